@@ -6,7 +6,8 @@ Result<std::string> EncodeFingerprint(const std::map<std::string, std::string>& 
   std::string text;
   for (const auto& [name, value] : fields) {
     if (name.empty() || name.find_first_of("=\n") != std::string::npos) {
-      return InvalidArgument("fingerprint: name '" + name + "' is empty or holds '=' or a line feed");
+      return InvalidArgument("fingerprint: name '" + name +
+                             "' is empty or holds '=' or a line feed");
     }
     if (value.find('\n') != std::string::npos) {
       return InvalidArgument("fingerprint: value of '" + name + "' holds a line feed");

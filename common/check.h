@@ -5,13 +5,14 @@
 // disk or user sends gets a Status.
 
 namespace kvfabric::internal {
-[[noreturn]] void CheckFailed(const char* condition, const char* reason, const char* file, int line);
+[[noreturn]] void CheckFailed(const char* condition, const char* reason, const char* file,
+                              int line);
 }  // namespace kvfabric::internal
 
-#define KVF_CHECK(condition, reason)                                                        \
-  do {                                                                                      \
-    if (!(condition)) [[unlikely]]                                                          \
-      ::kvfabric::internal::CheckFailed(#condition, reason, __FILE__, __LINE__);            \
+#define KVF_CHECK(condition, reason)                                             \
+  do {                                                                           \
+    if (!(condition)) [[unlikely]]                                               \
+      ::kvfabric::internal::CheckFailed(#condition, reason, __FILE__, __LINE__); \
   } while (false)
 
 #ifdef KVF_DCHECKS

@@ -35,8 +35,9 @@ class Deadline {
   // Whole milliseconds left, at least 0: what goes on the wire.
   std::chrono::milliseconds Remaining(const Clock& clock) const {
     const auto left = at_ - clock.Now();
-    return left <= Clock::Duration::zero() ? std::chrono::milliseconds(0)
-                                           : std::chrono::duration_cast<std::chrono::milliseconds>(left);
+    return left <= Clock::Duration::zero()
+               ? std::chrono::milliseconds(0)
+               : std::chrono::duration_cast<std::chrono::milliseconds>(left);
   }
 
  private:

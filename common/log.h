@@ -20,8 +20,8 @@ struct LogField {
   LogField(std::string_view n, const char* v) : name(n), value(v) {}
   LogField(std::string_view n, bool v) : name(n), value(v ? "true" : "false") {}
   template <typename T>
-    requires(std::integral<T> || std::floating_point<T>)
-  LogField(std::string_view n, T v) : name(n), value(std::to_string(v)) {}
+  requires(std::integral<T> || std::floating_point<T>) LogField(std::string_view n, T v)
+      : name(n), value(std::to_string(v)) {}
 
   std::string_view name;
   std::string value;

@@ -98,8 +98,8 @@ std::string MetricsRegistry::Render() const {
 }
 
 const std::vector<double>& MetricsRegistry::LatencyBounds() {
-  static const std::vector<double> bounds = {5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2,
-                                             2e-2, 5e-2, 0.1,  0.2,  0.5,  1.0,  2.0,  5.0, 10.0};
+  static const std::vector<double> bounds = {5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2,
+                                             5e-2, 0.1,  0.2,  0.5,  1.0,  2.0,  5.0,  10.0};
   return bounds;
 }
 

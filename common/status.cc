@@ -8,10 +8,10 @@ namespace kvfabric {
 
 namespace {
 constexpr std::array<std::string_view, 17> kNames = {
-    "OK",           "CANCELLED",          "UNKNOWN",   "INVALID_ARGUMENT", "DEADLINE_EXCEEDED",
-    "NOT_FOUND",    "ALREADY_EXISTS",     "PERMISSION_DENIED",             "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION", "ABORTED",     "OUT_OF_RANGE", "UNIMPLEMENTED", "INTERNAL",
-    "UNAVAILABLE",  "DATA_LOSS",          "UNAUTHENTICATED"};
+    "OK",        "CANCELLED",      "UNKNOWN",           "INVALID_ARGUMENT",   "DEADLINE_EXCEEDED",
+    "NOT_FOUND", "ALREADY_EXISTS", "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION",
+    "ABORTED",   "OUT_OF_RANGE",   "UNIMPLEMENTED",     "INTERNAL",           "UNAVAILABLE",
+    "DATA_LOSS", "UNAUTHENTICATED"};
 
 const std::string& EmptyString() {
   static const std::string empty;
@@ -20,25 +20,34 @@ const std::string& EmptyString() {
 
 StatusCode CodeOf(int errno_value) {
   switch (errno_value) {
-    case ENOENT: return StatusCode::kNotFound;
-    case EEXIST: return StatusCode::kAlreadyExists;
+    case ENOENT:
+      return StatusCode::kNotFound;
+    case EEXIST:
+      return StatusCode::kAlreadyExists;
     case EACCES:
-    case EPERM: return StatusCode::kPermissionDenied;
+    case EPERM:
+      return StatusCode::kPermissionDenied;
     case ENOSPC:
     case ENOMEM:
     case EDQUOT:
     case EMFILE:
-    case ENFILE: return StatusCode::kResourceExhausted;
-    case EADDRINUSE: return StatusCode::kFailedPrecondition;
-    case ETIMEDOUT: return StatusCode::kDeadlineExceeded;
+    case ENFILE:
+      return StatusCode::kResourceExhausted;
+    case EADDRINUSE:
+      return StatusCode::kFailedPrecondition;
+    case ETIMEDOUT:
+      return StatusCode::kDeadlineExceeded;
     case ECONNREFUSED:
     case ECONNRESET:
     case ECONNABORTED:
     case EPIPE:
     case EHOSTUNREACH:
-    case ENETUNREACH: return StatusCode::kUnavailable;
-    case EINVAL: return StatusCode::kInvalidArgument;
-    default: return StatusCode::kInternal;
+    case ENETUNREACH:
+      return StatusCode::kUnavailable;
+    case EINVAL:
+      return StatusCode::kInvalidArgument;
+    default:
+      return StatusCode::kInternal;
   }
 }
 }  // namespace

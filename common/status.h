@@ -60,7 +60,8 @@ class [[nodiscard]] Status {
 
  private:
   StatusCode code_ = StatusCode::kOk;
-  std::shared_ptr<const std::string> message_;  // null when empty: an OK Status is 24 bytes, no heap
+  std::shared_ptr<const std::string>
+      message_;  // null when empty: an OK Status is 24 bytes, no heap
 };
 
 Status InvalidArgument(std::string message);
@@ -83,7 +84,7 @@ Status ErrnoStatus(int errno_value, std::string_view action);
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     KVF_CHECK(!status_.ok(), "Result from an OK status carries no value");
   }
@@ -120,8 +121,8 @@ class [[nodiscard]] Result {
 
 #define KVF_CONCAT_INNER(a, b) a##b
 #define KVF_CONCAT(a, b) KVF_CONCAT_INNER(a, b)
-#define KVF_RETURN_IF_ERROR(expr)                                      \
-  do {                                                                 \
+#define KVF_RETURN_IF_ERROR(expr)                                                    \
+  do {                                                                               \
     if (::kvfabric::Status kvf_status = (expr); !kvf_status.ok()) return kvf_status; \
   } while (false)
 #define KVF_ASSIGN_OR_RETURN(lhs, expr) \

@@ -20,7 +20,7 @@ class Timer {
   using Id = std::uint64_t;
 
   explicit Timer(const Clock& clock);
-  ~Timer();  // drops what has not run, joins
+  ~Timer();                      // drops what has not run, joins
   Timer(const Timer&) = delete;  // owns a thread
   Timer& operator=(const Timer&) = delete;
 
