@@ -1,0 +1,142 @@
+#include "http/http_server.h"
+
+#include <httplib.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <deque>
+#include <future>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/mutex.h"
+
+namespace kvfabric {
+
+namespace {
+
+// cpp-httplib's own pool has no bound. Here a full queue holds up the accepting thread, so that
+// the kernel's backlog is the next bound and no socket is lost.
+class BoundedTasks final : public httplib::TaskQueue {
+ public:
+  BoundedTasks(std::size_t threads, std::size_t max_waiting) : max_waiting_(max_waiting) {
+    for (std::size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+  }
+
+  void enqueue(std::function<void()> task) override EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    while (tasks_.size() >= max_waiting_) changed_.Wait(mu_);
+    tasks_.push_back(std::move(task));
+    changed_.NotifyAll();
+  }
+
+  void shutdown() override EXCLUDES(mu_) {
+    {
+      MutexLock lock(mu_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void Run() EXCLUDES(mu_) {
+    for (;;) {
+      std::function<void()> task;
+      {
+        MutexLock lock(mu_);
+        while (tasks_.empty() && !stopping_) changed_.Wait(mu_);
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+        changed_.NotifyAll();
+      }
+      task();
+    }
+  }
+
+  const std::size_t max_waiting_;
+  Mutex mu_;
+  CondVar changed_;
+  std::deque<std::function<void()>> tasks_ GUARDED_BY(mu_);
+  bool stopping_ GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;  // touched by constructor and shutdown only
+};
+
+void ReuseAddressOnly(socket_t socket) {
+  // Not SO_REUSEPORT, cpp-httplib's default: with it a port in use would go unnoticed.
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
+
+}  // namespace
+
+struct HttpServer::State {
+  httplib::Server server;
+  std::uint16_t port = 0;
+  std::thread thread;
+};
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
+                                                      std::map<std::string, HttpHandler> routes) {
+  auto state = std::make_unique<State>();
+  httplib::Server& server = state->server;
+  server.set_socket_options(ReuseAddressOnly);
+  server.set_read_timeout(options.client_timeout);
+  server.set_write_timeout(options.client_timeout);
+  server.set_keep_alive_timeout(options.client_timeout.count());  // until the first byte
+  server.set_keep_alive_max_count(1);  // an idle scraper must not hold a thread
+  server.set_payload_max_length(1);
+
+  const auto shared = std::make_shared<const std::map<std::string, HttpHandler>>(std::move(routes));
+  server.set_pre_routing_handler(
+      [shared](const httplib::Request& request, httplib::Response& response) {
+        HttpReply reply;
+        const auto route = shared->find(request.path);
+        if (request.method != "GET" && request.method != "HEAD") {
+          reply = {.status = 405, .body = request.method + ": method not allowed: use GET\n"};
+        } else if (route == shared->end()) {
+          reply = {.status = 404, .body = "not found\n"};
+        } else {
+          reply = route->second();
+        }
+        response.status = reply.status;
+        response.set_content(reply.body, reply.content_type.c_str());
+        return httplib::Server::HandlerResponse::Handled;
+      });
+
+  const auto listening = std::make_shared<std::promise<void>>();
+  server.new_task_queue = [listening, threads = options.threads,
+                           max_waiting = options.max_waiting]() -> httplib::TaskQueue* {
+    auto tasks = std::make_unique<BoundedTasks>(threads, max_waiting);
+    listening->set_value();
+    return tasks.release();  // cpp-httplib deletes it
+  };
+
+  const std::string address = options.host + ":" + std::to_string(options.port);
+  errno = 0;
+  const int port = options.port == 0
+                       ? server.bind_to_any_port(options.host)
+                       : (server.bind_to_port(options.host, options.port) ? options.port : -1);
+  if (port <= 0) {
+    const int cause = errno != 0 ? errno : EADDRNOTAVAIL;
+    return ErrnoStatus(cause, "http server: listen on " + address);
+  }
+  state->port = static_cast<std::uint16_t>(port);
+  state->thread = std::thread([raw = &server] { raw->listen_after_bind(); });
+  // Only a running server can be stopped: wait until its task queue was asked for.
+  listening->get_future().wait();
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+HttpServer::~HttpServer() {
+  state_->server.stop();
+  state_->thread.join();
+}
+
+std::uint16_t HttpServer::port() const { return state_->port; }
+
+}  // namespace kvfabric
