@@ -19,6 +19,12 @@ if(KVF_SANITIZE)
   target_link_options(kvfabric_options INTERFACE -fsanitize=${KVF_SANITIZE})
 endif()
 
+if(KVF_FUZZ)
+  # Coverage in every object, or the fuzzers see nothing and stop at once.
+  target_compile_options(kvfabric_options INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(kvfabric_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # Product code also refuses silent narrowing; tests are allowed to be brief.
 add_library(kvfabric_strict INTERFACE)
 target_compile_options(kvfabric_strict INTERFACE -Wconversion -Wsign-conversion)

@@ -56,8 +56,11 @@ function(kvf_fuzz NAME)
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} kvfabric_options)
   target_link_options(${NAME} PRIVATE -fsanitize=fuzzer)
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+  # The first directory takes what the run finds, so that it does not land in the sources.
+  set(found "${PROJECT_BINARY_DIR}/fuzz/${NAME}")
+  file(MAKE_DIRECTORY "${found}")
   add_test(NAME ${NAME}.smoke COMMAND ${NAME} -runs=20000 -max_total_time=10 -seed=1
-    -artifact_prefix=${PROJECT_BINARY_DIR}/ ${ARG_CORPUS})
+    -artifact_prefix=${PROJECT_BINARY_DIR}/ ${found} ${ARG_CORPUS})
   set_tests_properties(${NAME}.smoke PROPERTIES LABELS fuzz-smoke TIMEOUT 120
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
 endfunction()
