@@ -81,7 +81,9 @@ class Reservation {
 };
 
 // What the cluster side wants to hear. Called under an engine shard's lock, in order per block:
-// only append to a bounded queue of your own.
+// only append to a bounded queue of your own. A transient block is not told of when it is
+// committed, only when Keep turns it into an ordinary one: OnCommitted with origin kTransient.
+// Every OnCommitted is followed by one OnRemoved, before the next OnCommitted of that id.
 class BlockObserver {
  public:
   virtual ~BlockObserver() = default;
@@ -107,6 +109,8 @@ struct EngineStats {
   std::uint64_t capacity_bytes = 0, used_bytes = 0, blocks = 0, pinned_bytes = 0;
   std::uint64_t transient_bytes = 0, pending_spill_bytes = 0;
   std::uint64_t puts = 0, already_exists = 0, no_space = 0, evicted = 0, spilled = 0, deleted = 0;
+  std::uint64_t checksum_mismatches = 0, evicted_bytes = 0;
+  std::uint64_t index_bytes = 0;  // table and policies; keys and metadata not included
 };
 
 class CacheEngine {
@@ -119,6 +123,9 @@ class CacheEngine {
     std::uint32_t low_watermark_percent = 80;
     std::string eviction_policy = "LRU";
     std::vector<TenantQuota> quotas;
+    // Entries of the block table; when they are used up a leaf goes, as when bytes are. 0 = one
+    // for each 16 KiB of capacity, at least 65,536. Fixed for the engine's life.
+    std::size_t max_blocks = 0;
   };
   // What the engine borrows; all of it outlives the engine.
   struct Environment {
@@ -158,8 +165,10 @@ class CacheEngine {
   // Age (now less last touch) of the coldest leaf that could be evicted, and of the coldest that
   // could be spilled (no other holder, not spilled in); nullopt when there is none.
   virtual std::optional<Clock::Duration> ColdestAge() const = 0;
+  virtual std::optional<Clock::Duration> ColdestSpillableAge() const = 0;
   // Headers of all committed blocks of these slots (all slots when empty), for announcements,
-  // re-announcement and drain. A copy: may be large; never called on a request path.
+  // re-announcement and drain; not of transient ones. A copy: may be large; never called on a
+  // request path.
   virtual std::vector<BlockHeader> Snapshot(const std::vector<std::uint32_t>& slots) const = 0;
   virtual EngineStats Stats() const = 0;
 
