@@ -1,0 +1,109 @@
+#include "operator/kube/api_error.h"
+
+#include <algorithm>
+#include <array>
+
+namespace kvfabric::kube {
+namespace {
+
+constexpr std::string_view kInvalidMark = " is invalid: ";
+
+struct ReasonRow {
+  StatusCode code;
+  int http;
+  std::string_view reason;
+};
+// First row of a code is what we say; first row that fits is what we understand.
+constexpr std::array<ReasonRow, 17> kReasons = {{
+    {StatusCode::kAborted, 409, "Conflict"},
+    {StatusCode::kAlreadyExists, 409, "AlreadyExists"},
+    {StatusCode::kNotFound, 404, "NotFound"},
+    {StatusCode::kOutOfRange, 410, "Expired"},
+    {StatusCode::kOutOfRange, 410, "Gone"},
+    {StatusCode::kInvalidArgument, 422, "Invalid"},
+    {StatusCode::kInvalidArgument, 400, "BadRequest"},
+    {StatusCode::kUnauthenticated, 401, "Unauthorized"},
+    {StatusCode::kPermissionDenied, 403, "Forbidden"},
+    {StatusCode::kUnimplemented, 405, "MethodNotAllowed"},
+    {StatusCode::kUnimplemented, 415, "UnsupportedMediaType"},
+    {StatusCode::kResourceExhausted, 413, "RequestEntityTooLarge"},
+    {StatusCode::kUnavailable, 503, "ServiceUnavailable"},
+    {StatusCode::kUnavailable, 429, "TooManyRequests"},
+    {StatusCode::kDeadlineExceeded, 504, "Timeout"},
+    {StatusCode::kInternal, 500, "InternalError"},
+    {StatusCode::kUnavailable, 500, "ServerTimeout"},
+}};
+
+std::string Quoted(Kind kind, const ObjectName& name) {
+  return std::string(TraitsOf(kind).name) + " \"" + name.ToString() + "\"";
+}
+
+}  // namespace
+
+Status Invalid(Kind kind, const ObjectName& name, const std::vector<Cause>& causes) {
+  std::string text = Quoted(kind, name);
+  text.append(kInvalidMark).append(std::to_string(causes.size()));
+  text += causes.size() == 1 ? " fault" : " faults";
+  for (const Cause& cause : causes) {
+    // One line a cause: values that people wrote may hold line feeds.
+    std::string line = cause.field + ": " + cause.message;
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    text += "\n" + line;
+  }
+  return InvalidArgument(std::move(text));
+}
+
+std::vector<Cause> CausesOf(const Status& status) {
+  std::vector<Cause> out;
+  const std::string_view text = status.message();
+  std::size_t at = text.find('\n');
+  if (!IsInvalid(status) || text.substr(0, at).find(kInvalidMark) == std::string_view::npos) {
+    return out;
+  }
+  while (at != std::string_view::npos) {
+    const std::size_t end = text.find('\n', at + 1);
+    const std::string_view line =
+        text.substr(at + 1, end == std::string_view::npos ? end : end - at - 1);
+    const std::size_t colon = line.find(": ");
+    if (colon != std::string_view::npos) {
+      out.push_back({std::string(line.substr(0, colon)), std::string(line.substr(colon + 2))});
+    }
+    at = end;
+  }
+  return out;
+}
+
+Status Conflict(Kind kind, const ObjectName& name, std::string_view why) {
+  return Aborted(Quoted(kind, name) + ": write: " + std::string(why) +
+                 "; read it again and repeat the change");
+}
+
+Status ObjectNotFound(Kind kind, const ObjectName& name) {
+  return NotFound(Quoted(kind, name) + " not found");
+}
+
+Status ObjectExists(Kind kind, const ObjectName& name) {
+  return AlreadyExists(Quoted(kind, name) + " already exists");
+}
+
+HttpReason HttpReasonOf(const Status& status) {
+  // A request that names no object, or no readable one, is a bad request; an object with faults
+  // is an invalid one.
+  if (IsInvalid(status) && CausesOf(status).empty()) return {400, "BadRequest"};
+  for (const ReasonRow& row : kReasons) {
+    if (row.code == status.code()) return {row.http, row.reason};
+  }
+  return {500, "InternalError"};
+}
+
+StatusCode CodeOfHttp(int http_code, std::string_view reason) {
+  for (const ReasonRow& row : kReasons) {
+    if (row.reason == reason) return row.code;
+  }
+  for (const ReasonRow& row : kReasons) {
+    if (row.http == http_code) return row.code;
+  }
+  return http_code >= 500 ? StatusCode::kUnavailable : StatusCode::kInternal;
+}
+
+}  // namespace kvfabric::kube

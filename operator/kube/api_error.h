@@ -1,0 +1,58 @@
+#pragma once
+
+// The API's errors in our Status codes, one to one, and the causes of an invalid object.
+//
+//   Conflict       kAborted             the object changed since it was read: read again
+//   NotFound       kNotFound
+//   AlreadyExists  kAlreadyExists
+//   Gone, Expired  kOutOfRange          the resourceVersion is too old: list again
+//   Invalid        kInvalidArgument     CausesOf says what to change
+//   Unauthorized   kUnauthenticated
+//   Forbidden      kPermissionDenied
+//   others         kUnavailable, kInternal, kDeadlineExceeded, kUnimplemented
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/status.h"
+#include "operator/kube/object.h"
+
+namespace kvfabric::kube {
+
+inline bool IsConflict(const Status& status) { return status.code() == StatusCode::kAborted; }
+inline bool IsNotFound(const Status& status) { return status.code() == StatusCode::kNotFound; }
+inline bool IsAlreadyExists(const Status& status) {
+  return status.code() == StatusCode::kAlreadyExists;
+}
+inline bool IsGone(const Status& status) { return status.code() == StatusCode::kOutOfRange; }
+inline bool IsInvalid(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument;
+}
+
+// One fault of an object: `spec.tiers[0].type` and a text that says what to write instead.
+struct Cause {
+  std::string field;
+  std::string message;
+  bool operator==(const Cause&) const = default;
+};
+
+// `KVCachePool "a/b" is invalid: 2 faults` and one line `field: message` for each.
+Status Invalid(Kind kind, const ObjectName& name, const std::vector<Cause>& causes);
+// The causes of a Status made by Invalid; empty for any other.
+std::vector<Cause> CausesOf(const Status& status);
+
+Status Conflict(Kind kind, const ObjectName& name, std::string_view why);
+Status ObjectNotFound(Kind kind, const ObjectName& name);
+Status ObjectExists(Kind kind, const ObjectName& name);
+
+// What the API says over HTTP: the status code, and the `reason` of a Status object.
+struct HttpReason {
+  int code = 500;
+  std::string_view reason;
+};
+HttpReason HttpReasonOf(const Status& status);
+// The other way; `reason` may be empty.
+StatusCode CodeOfHttp(int http_code, std::string_view reason);
+
+}  // namespace kvfabric::kube

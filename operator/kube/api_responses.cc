@@ -1,0 +1,189 @@
+#include "operator/kube/api_responses.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "operator/kube/api_error.h"
+#include "operator/kube/json.h"
+
+namespace kvfabric::kube {
+namespace {
+
+Json ResourceOf(const KindTraits& traits) {
+  Json out = {{"name", traits.plural},
+              {"singularName", ""},
+              {"namespaced", traits.namespaced},
+              {"kind", traits.name},
+              {"verbs", {"get", "list", "create", "update", "delete"}}};
+  if (!traits.short_name.empty()) out["shortNames"] = {traits.short_name};
+  if (traits.group == "kvfabric.io") out["categories"] = {"kvfabric"};
+  return out;
+}
+
+std::string ResourceListBody(std::string_view group_version) {
+  Json resources = Json::array();
+  for (const KindTraits& traits : AllKinds()) {
+    if (ApiVersionOf(traits.kind) != group_version) continue;
+    resources.push_back(ResourceOf(traits));
+    if (traits.has_status) {
+      Json status = ResourceOf(traits);
+      status["name"] = std::string(traits.plural) + "/status";
+      status["verbs"] = {"get", "update"};
+      status.erase("shortNames");
+      status.erase("categories");
+      resources.push_back(std::move(status));
+    }
+  }
+  if (resources.empty()) return "";
+  return Json{{"kind", "APIResourceList"},
+              {"apiVersion", "v1"},
+              {"groupVersion", group_version},
+              {"resources", resources}}
+      .dump();
+}
+
+Json GroupOf(const KindTraits& traits) {
+  const Json version = {{"groupVersion", ApiVersionOf(traits.kind)}, {"version", traits.version}};
+  return {
+      {"name", traits.group}, {"versions", Json::array({version})}, {"preferredVersion", version}};
+}
+
+std::string GroupListBody() {
+  Json groups = Json::array();
+  std::set<std::string_view> seen;
+  for (const KindTraits& traits : AllKinds()) {
+    if (!traits.group.empty() && seen.insert(traits.group).second) {
+      groups.push_back(GroupOf(traits));
+    }
+  }
+  return Json{{"kind", "APIGroupList"}, {"apiVersion", "v1"}, {"groups", groups}}.dump();
+}
+
+std::string GroupBody(std::string_view group) {
+  for (const KindTraits& traits : AllKinds()) {
+    if (traits.group.empty() || traits.group != group) continue;
+    Json body = GroupOf(traits);
+    body["kind"] = "APIGroup";
+    body["apiVersion"] = "v1";
+    return body.dump();
+  }
+  return "";
+}
+
+// One term of a selector.
+bool MatchesTerm(const std::map<std::string, std::string>& labels, std::string_view term,
+                 bool* understood) {
+  *understood = term.find_first_of(" ()") == std::string_view::npos && !term.empty();
+  const std::size_t equals = term.find('=');
+  if (equals == std::string_view::npos) {
+    if (term.substr(0, 1) == "!") return labels.count(std::string(term.substr(1))) == 0;
+    return labels.count(std::string(term)) != 0;
+  }
+  const bool negated = equals > 0 && term[equals - 1] == '!';
+  std::string_view value = term.substr(equals + 1);
+  if (!negated && value.substr(0, 1) == "=") value.remove_prefix(1);
+  const auto it = labels.find(std::string(term.substr(0, negated ? equals - 1 : equals)));
+  const bool equal = it != labels.end() && it->second == value;
+  return equal != negated;
+}
+
+}  // namespace
+
+std::string StatusBody(const Status& status) {
+  const HttpReason reason = HttpReasonOf(status);
+  Json body = {{"kind", "Status"},    {"apiVersion", "v1"},          {"metadata", Json::object()},
+               {"status", "Failure"}, {"message", status.message()}, {"reason", reason.reason},
+               {"code", reason.code}};
+  const std::vector<Cause> causes = CausesOf(status);
+  if (!causes.empty()) {
+    Json list = Json::array();
+    for (const Cause& cause : causes) {
+      list.push_back(
+          {{"reason", "FieldValueInvalid"}, {"message", cause.message}, {"field", cause.field}});
+    }
+    body["details"] = {{"causes", list}};
+  }
+  return DumpJson(body);
+}
+
+std::string DeletedBody(Kind kind, const ObjectName& name) {
+  return Json{
+      {"kind", "Status"},
+      {"apiVersion", "v1"},
+      {"metadata", Json::object()},
+      {"status", "Success"},
+      {"details",
+       {{"name", name.name}, {"group", TraitsOf(kind).group}, {"kind", TraitsOf(kind).plural}}}}
+      .dump();
+}
+
+std::string ListBody(Kind kind, const ObjectList& list) {
+  std::string out = R"({"kind":")" + std::string(TraitsOf(kind).name) + R"(List","apiVersion":")" +
+                    ApiVersionOf(kind) + R"(","metadata":{"resourceVersion":")" +
+                    std::to_string(list.resource_version) + R"("},"items":[)";
+  bool first = true;
+  for (const ObjectPtr& object : list.items) {
+    if (!first) out += ',';
+    first = false;
+    out += object->json;
+  }
+  return out + "]}";
+}
+
+std::string DiscoveryBody(std::string_view path, std::string_view version) {
+  if (path == "/version") {
+    return Json{{"major", "1"},
+                {"minor", "34"},
+                {"gitVersion", "v1.34.0+kvfabric-" + std::string(version)},
+                {"platform", "linux/amd64"}}
+        .dump();
+  }
+  if (path == "/api") {
+    return Json{{"kind", "APIVersions"}, {"versions", {"v1"}}}.dump();
+  }
+  if (path == "/apis") return GroupListBody();
+  if (path == "/api/v1") return ResourceListBody("v1");
+  constexpr std::string_view kGroups = "/apis/";
+  if (path.substr(0, kGroups.size()) != kGroups) return "";
+  const std::string_view rest = path.substr(kGroups.size());
+  return rest.find('/') == std::string_view::npos ? GroupBody(rest) : ResourceListBody(rest);
+}
+
+Status StatusOfAnswer(int http_code, std::string_view body) {
+  if (http_code >= 200 && http_code < 300) return Status::Ok();
+  const Result<Json> parsed = ParseJson(body);
+  if (!parsed.ok() || StringAt(*parsed, "kind") != "Status") {
+    return {CodeOfHttp(http_code, ""),
+            "api: answered " + std::to_string(http_code) + ": " + std::string(body.substr(0, 200))};
+  }
+  std::string message = StringAt(*parsed, "message");
+  const Json* details = Find(*parsed, "details");
+  const Json* causes = details == nullptr ? nullptr : Find(*details, "causes");
+  // Other API servers put all causes on one line.
+  if (causes != nullptr && causes->is_array() && message.find('\n') == std::string::npos) {
+    for (const Json& cause : *causes) {
+      message += "\n" + StringAt(cause, "field") + ": " + StringAt(cause, "message");
+    }
+  }
+  return {CodeOfHttp(http_code, StringAt(*parsed, "reason")), std::move(message)};
+}
+
+Result<bool> MatchesSelector(const std::map<std::string, std::string>& labels,
+                             std::string_view selector) {
+  bool matches = true;
+  while (!selector.empty()) {
+    const std::size_t comma = selector.find(',');
+    const std::string_view term = selector.substr(0, comma);
+    bool understood = false;
+    matches = MatchesTerm(labels, term, &understood) && matches;
+    if (!understood) {
+      return InvalidArgument("labelSelector: \"" + std::string(term) +
+                             "\": must be key=value, key!=value, key or !key");
+    }
+    if (comma == std::string_view::npos) break;
+    selector.remove_prefix(comma + 1);
+  }
+  return matches;
+}
+
+}  // namespace kvfabric::kube

@@ -1,0 +1,27 @@
+#pragma once
+
+// Bodies of the embedded API's answers: Status objects, lists, discovery. Pure; JSON texts.
+
+#include <string>
+#include <string_view>
+
+#include "common/status.h"
+#include "operator/kube/kube_api.h"
+
+namespace kvfabric::kube {
+
+// A failure as Kubernetes' Status object, with causes for an invalid one.
+std::string StatusBody(const Status& status);
+// What a deletion answers.
+std::string DeletedBody(Kind kind, const ObjectName& name);
+std::string ListBody(Kind kind, const ObjectList& list);
+// Discovery: "" when `path` is none of /version, /api, /apis, /api/v1, /apis/GROUP[/VERSION].
+std::string DiscoveryBody(std::string_view path, std::string_view version);
+
+// The Status of an HTTP answer: what StatusBody says, or what can be made of any other body.
+Status StatusOfAnswer(int http_code, std::string_view body);
+// Equality selectors `a=b,c==d`, `a!=b` and `a` over labels; INVALID_ARGUMENT for others.
+Result<bool> MatchesSelector(const std::map<std::string, std::string>& labels,
+                             std::string_view selector);
+
+}  // namespace kvfabric::kube

@@ -1,0 +1,214 @@
+#include "operator/kube/elector.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "operator/kube/api_error.h"
+#include "operator/kube/embedded_kube_api.h"
+#include "tests/fakes/fake_clock.h"
+#include "tests/fakes/temp_dir.h"
+#include "tests/fakes/test_seed.h"
+
+namespace kvfabric::kube {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Fails or delays every call while told to, and may lose answers of writes that were done.
+class FlakyKube final : public KubeClient {
+ public:
+  FlakyKube(KubeClient& api, FakeClock& clock) : api_(api), clock_(clock) {}
+  bool down = false;
+  bool lose_answers = false;
+  milliseconds slow{0};
+
+  Result<ObjectList> List(Kind kind, const std::string& ns) override { return api_.List(kind, ns); }
+  Result<ObjectPtr> Get(Kind kind, const ObjectName& name) override {
+    if (down) return Unavailable("down");
+    return Answer(api_.Get(kind, name), false);
+  }
+  Result<ObjectPtr> Create(Kind kind, const std::string& json) override {
+    if (down) return Unavailable("down");
+    return Answer(api_.Create(kind, json), true);
+  }
+  Result<ObjectPtr> Update(Kind kind, const std::string& json) override {
+    if (down) return Unavailable("down");
+    return Answer(api_.Update(kind, json), true);
+  }
+  Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override {
+    return api_.UpdateStatus(kind, json);
+  }
+  Status Delete(Kind kind, const ObjectName& name, const Preconditions& p) override {
+    return api_.Delete(kind, name, p);
+  }
+
+ private:
+  Result<ObjectPtr> Answer(Result<ObjectPtr> result, bool write) {
+    clock_.Advance(slow);
+    if (write && lose_answers) return DeadlineExceeded("answer lost");
+    return result;
+  }
+  KubeClient& api_;
+  FakeClock& clock_;
+};
+
+class ElectorTest : public ::testing::Test {
+ protected:
+  ElectorTest() {
+    EmbeddedKubeApi::Options options;
+    options.directory = dir_.path() / "api";
+    api_ = std::move(EmbeddedKubeApi::Open(std::move(options))).value();
+  }
+  Elector::Options OptionsOf(const std::string& identity) {
+    Elector::Options options;
+    options.lease = {"kvfabric-system", "kvfabric-operator"};
+    options.identity = identity;
+    return options;
+  }
+
+  TempDir dir_;
+  FakeClock clock_;
+  std::unique_ptr<EmbeddedKubeApi> api_;
+};
+
+TEST_F(ElectorTest, FirstTermIsOne) {
+  Elector elector(*api_, clock_, OptionsOf("a"));
+  EXPECT_FALSE(elector.leading());
+  EXPECT_EQ(elector.Step(), seconds(1));
+  EXPECT_TRUE(elector.leading());
+  EXPECT_EQ(elector.term(), 1U);
+}
+
+TEST_F(ElectorTest, SecondTakesOverOnlyAfterTheLeaseDuration) {
+  Elector a(*api_, clock_, OptionsOf("a"));
+  Elector b(*api_, clock_, OptionsOf("b"));
+  a.Step();
+  b.Step();
+  clock_.Advance(milliseconds(7999));
+  b.Step();
+  EXPECT_FALSE(b.leading());
+  EXPECT_FALSE(a.leading()) << "the renew deadline passed long before the lease ended";
+  clock_.Advance(milliseconds(1));
+  b.Step();
+  EXPECT_TRUE(b.leading());
+  EXPECT_EQ(b.term(), 2U);
+}
+
+TEST_F(ElectorTest, RenewalKeepsTheTerm) {
+  Elector a(*api_, clock_, OptionsOf("a"));
+  Elector b(*api_, clock_, OptionsOf("b"));
+  for (int i = 0; i < 60; ++i) {
+    a.Step();
+    b.Step();
+    clock_.Advance(seconds(1));
+    ASSERT_TRUE(a.leading());
+    ASSERT_FALSE(b.leading());
+  }
+  EXPECT_EQ(a.term(), 1U);
+}
+
+TEST_F(ElectorTest, ReleaseLetsTheNextOneInAtOnce) {
+  Elector a(*api_, clock_, OptionsOf("a"));
+  a.Step();
+  a.Release();
+  EXPECT_FALSE(a.leading());
+  Elector b(*api_, clock_, OptionsOf("b"));
+  b.Step();
+  EXPECT_TRUE(b.leading());
+  EXPECT_EQ(b.term(), 2U);
+}
+
+TEST_F(ElectorTest, DeadPredecessorNeedNotBeWaitedFor) {
+  Elector a(*api_, clock_, OptionsOf("a"));
+  a.Step();
+  Elector::Options options = OptionsOf("b");
+  options.previous_holder_is_gone = true;
+  Elector b(*api_, clock_, options);
+  b.Step();
+  EXPECT_TRUE(b.leading());
+  EXPECT_EQ(b.term(), 2U);
+}
+
+TEST_F(ElectorTest, DeadlineCountsFromBeforeTheRequestWasSent) {
+  FlakyKube flaky(*api_, clock_);
+  Elector a(flaky, clock_, OptionsOf("a"));
+  flaky.slow = milliseconds(2500);  // Get and Create take 5 s together
+  a.Step();
+  EXPECT_FALSE(a.leading()) << "the answer came when the leadership it gave was over";
+}
+
+TEST_F(ElectorTest, LeadershipThatEndedNeedsANewTerm) {
+  FlakyKube flaky(*api_, clock_);
+  int changes = 0;
+  Elector::Options options = OptionsOf("a");
+  options.on_change = [&] { ++changes; };
+  Elector a(flaky, clock_, options);
+  a.Step();
+  flaky.down = true;
+  for (int i = 0; i < 4; ++i) {
+    clock_.Advance(seconds(1));
+    a.Step();
+    EXPECT_TRUE(a.leading());
+  }
+  clock_.Advance(seconds(1));
+  EXPECT_FALSE(a.leading());
+  EXPECT_EQ(a.overdue(), seconds(0));
+  clock_.Advance(seconds(2));
+  EXPECT_EQ(a.overdue(), seconds(2));
+  a.Step();
+  EXPECT_EQ(changes, 2);
+  EXPECT_EQ(a.overdue(), seconds(0));
+  flaky.down = false;
+  a.Step();
+  EXPECT_TRUE(a.leading());
+  EXPECT_EQ(a.term(), 2U);
+}
+
+TEST_F(ElectorTest, LostAnswerOfARenewalIsNoLoss) {
+  FlakyKube flaky(*api_, clock_);
+  Elector a(flaky, clock_, OptionsOf("a"));
+  a.Step();
+  flaky.lose_answers = true;
+  clock_.Advance(seconds(1));
+  a.Step();
+  flaky.lose_answers = false;
+  clock_.Advance(seconds(1));
+  a.Step();
+  EXPECT_TRUE(a.leading());
+  EXPECT_EQ(a.term(), 1U);
+}
+
+// Random outages, slow calls and lost answers: never two at once, terms only grow.
+TEST_F(ElectorTest, NeverTwoLeaders) {
+  std::mt19937_64 random(TestSeed());
+  FlakyKube flaky_a(*api_, clock_);
+  FlakyKube flaky_b(*api_, clock_);
+  Elector a(flaky_a, clock_, OptionsOf("a"));
+  Elector b(flaky_b, clock_, OptionsOf("b"));
+  std::uint64_t term = 0;
+  int changes_of_leader = 0;
+  for (int i = 0; i < 2000; ++i) {
+    for (FlakyKube* flaky : {&flaky_a, &flaky_b}) {
+      if (random() % 20 == 0) flaky->down = !flaky->down;
+      if (random() % 10 == 0) flaky->lose_answers = !flaky->lose_answers;
+      flaky->slow = milliseconds(random() % 8 == 0 ? random() % 3000 : 0);
+    }
+    if (random() % 3 != 0) a.Step();
+    ASSERT_FALSE(a.leading() && b.leading()) << "step " << i;
+    if (random() % 3 != 0) b.Step();
+    ASSERT_FALSE(a.leading() && b.leading()) << "step " << i;
+    for (const Elector* elector : {&a, &b}) {
+      if (!elector->leading()) continue;
+      ASSERT_GE(elector->term(), term);
+      changes_of_leader += elector->term() != term ? 1 : 0;
+      term = elector->term();
+    }
+    clock_.Advance(milliseconds(random() % 1500));
+  }
+  EXPECT_GT(changes_of_leader, 5) << "the faults were too mild to try anything";
+}
+
+}  // namespace
+}  // namespace kvfabric::kube

@@ -1,0 +1,274 @@
+#include "operator/kube/informer.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "operator/kube/api_error.h"
+#include "operator/kube/embedded_kube_api.h"
+#include "tests/fakes/fake_clock.h"
+#include "tests/fakes/temp_dir.h"
+#include "tests/fakes/test_seed.h"
+#include "tests/operator/test_objects.h"
+
+namespace kvfabric::kube {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Scripts faults around an API: lists that fail or are old, watches that break or are too old.
+class FaultyApi final : public KubeApi {
+ public:
+  explicit FaultyApi(KubeApi& api) : api_(api) {}
+  bool fail_list = false;
+  bool fail_watch = false;
+  bool break_watch = false;
+  bool expire_watch = false;
+  const ObjectList* stale_list = nullptr;
+
+  Result<ObjectList> List(Kind kind, const std::string& ns) override {
+    if (fail_list) return Unavailable("down");
+    if (stale_list != nullptr) return *stale_list;
+    return api_.List(kind, ns);
+  }
+  Result<ObjectPtr> Get(Kind kind, const ObjectName& name) override { return api_.Get(kind, name); }
+  Result<ObjectPtr> Create(Kind kind, const std::string& json) override {
+    return api_.Create(kind, json);
+  }
+  Result<ObjectPtr> Update(Kind kind, const std::string& json) override {
+    return api_.Update(kind, json);
+  }
+  Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override {
+    return api_.UpdateStatus(kind, json);
+  }
+  Status Delete(Kind kind, const ObjectName& name, const Preconditions& p) override {
+    return api_.Delete(kind, name, p);
+  }
+  Result<std::unique_ptr<WatchStream>> Watch(Kind kind, const std::string& ns,
+                                             std::uint64_t version,
+                                             std::function<void()> on_ready) override {
+    if (fail_watch) return Unavailable("down");
+    KVF_ASSIGN_OR_RETURN(auto stream, api_.Watch(kind, ns, version, std::move(on_ready)));
+    return std::unique_ptr<WatchStream>(new Stream(*this, std::move(stream)));
+  }
+
+ private:
+  class Stream final : public WatchStream {
+   public:
+    Stream(FaultyApi& api, std::unique_ptr<WatchStream> inner)
+        : api_(api), inner_(std::move(inner)) {}
+    Result<WatchBatch> Poll() override {
+      if (api_.break_watch) return Unavailable("connection reset");
+      if (api_.expire_watch) return Status(StatusCode::kOutOfRange, "too old");
+      return inner_->Poll();
+    }
+
+   private:
+    FaultyApi& api_;
+    std::unique_ptr<WatchStream> inner_;
+  };
+  KubeApi& api_;
+};
+
+struct Value {
+  std::string uid;
+  std::string json;
+};
+
+class InformerTest : public ::testing::Test {
+ protected:
+  InformerTest() {
+    EmbeddedKubeApi::Options options;
+    options.directory = dir_.path() / "api";
+    options.ring.events = 16;
+    api_ = std::move(EmbeddedKubeApi::Open(std::move(options))).value();
+    faulty_ = std::make_unique<FaultyApi>(*api_);
+    Reflector::Options reflector;
+    reflector.kind = Kind::kConfigMap;
+    informer_ = std::make_unique<Informer<Value>>(
+        *faulty_, clock_, reflector, [](const Object& object) -> Result<Value> {
+          if (object.json.find("unreadable") != std::string::npos) return Internal("cannot read");
+          return Value{object.meta.uid, object.json};
+        });
+    informer_->AddHandler([this](const ObjectName& name, const auto& before, const auto& after) {
+      log_ += (before == nullptr ? "+" : after == nullptr ? "-" : "~") + name.name + " ";
+    });
+  }
+  std::string TakeLog() { return std::exchange(log_, ""); }
+  void Put(const std::string& name, const std::string& value) {
+    if (!api_->Create(Kind::kConfigMap, ConfigMapJson(name, value)).ok()) {
+      ASSERT_TRUE(api_->Update(Kind::kConfigMap, ConfigMapJson(name, value)).ok());
+    }
+  }
+  void Remove(const std::string& name) {
+    ASSERT_TRUE(api_->Delete(Kind::kConfigMap, {"default", name}, {}).ok());
+  }
+
+  TempDir dir_;
+  FakeClock clock_;
+  std::unique_ptr<EmbeddedKubeApi> api_;
+  std::unique_ptr<FaultyApi> faulty_;
+  std::unique_ptr<Informer<Value>> informer_;
+  std::string log_;
+};
+
+TEST_F(InformerTest, ListsThenWatches) {
+  Put("a", "1");
+  EXPECT_FALSE(informer_->synced());
+  informer_->Step();
+  EXPECT_TRUE(informer_->synced());
+  EXPECT_EQ(TakeLog(), "+a ");
+  Put("b", "1");
+  Put("a", "2");
+  Remove("b");
+  informer_->Step();
+  EXPECT_EQ(TakeLog(), "+b ~a -b ");
+  EXPECT_EQ(informer_->lists(), 1U);
+  EXPECT_EQ(informer_->snapshot()->size(), 1U);
+}
+
+TEST_F(InformerTest, SnapshotsDoNotChange) {
+  Put("a", "1");
+  informer_->Step();
+  const auto snapshot = informer_->snapshot();
+  Remove("a");
+  informer_->Step();
+  EXPECT_EQ(snapshot->size(), 1U);
+  EXPECT_TRUE(informer_->snapshot()->empty());
+}
+
+TEST_F(InformerTest, VersionCoversWritesOfOtherKinds) {
+  informer_->Step();
+  const ObjectPtr other = *api_->Create(Kind::kNode, NodeJson("n"));
+  informer_->Step();
+  EXPECT_GE(informer_->resource_version(), other->meta.resource_version);
+}
+
+TEST_F(InformerTest, BrokenWatchGoesOnWithoutListing) {
+  Put("a", "1");
+  informer_->Step();
+  faulty_->break_watch = true;
+  informer_->Step();
+  Put("b", "1");
+  faulty_->break_watch = false;
+  EXPECT_TRUE(informer_->NextDue().has_value());
+  clock_.Advance(seconds(2));
+  informer_->Step();
+  EXPECT_EQ(TakeLog(), "+a +b ");
+  EXPECT_EQ(informer_->lists(), 1U);
+}
+
+TEST_F(InformerTest, ExpiredWatchListsAgainAndFindsDeletions) {
+  Put("a", "1");
+  Put("b", "1");
+  informer_->Step();
+  TakeLog();
+  Remove("a");
+  for (int i = 0; i < 40; ++i) Put("b", std::to_string(i));  // more than the ring holds
+  informer_->Step();
+  clock_.Advance(seconds(2));
+  informer_->Step();
+  EXPECT_EQ(TakeLog(), "-a ~b ");
+  EXPECT_EQ(informer_->lists(), 2U);
+}
+
+TEST_F(InformerTest, SameNameNewObjectIsDeletionAndAddition) {
+  Put("a", "1");
+  informer_->Step();
+  TakeLog();
+  Remove("a");
+  Put("a", "1");
+  for (int i = 0; i < 40; ++i) Put("b", std::to_string(i));
+  informer_->Step();
+  clock_.Advance(seconds(2));
+  informer_->Step();
+  EXPECT_EQ(TakeLog(), "-a +a +b ");
+}
+
+TEST_F(InformerTest, OlderListIsRefusedAndStateKept) {
+  Put("a", "1");
+  const ObjectList old = *api_->List(Kind::kConfigMap, "");
+  Put("b", "1");
+  informer_->Step();
+  TakeLog();
+  faulty_->stale_list = &old;
+  faulty_->expire_watch = true;
+  informer_->Step();
+  for (int i = 0; i < 5; ++i) {
+    clock_.Advance(seconds(60));
+    informer_->Step();
+  }
+  EXPECT_EQ(TakeLog(), "");
+  EXPECT_EQ(informer_->snapshot()->size(), 2U);
+  faulty_->stale_list = nullptr;
+  faulty_->expire_watch = false;
+  Remove("a");
+  clock_.Advance(seconds(60));
+  informer_->Step();
+  EXPECT_EQ(TakeLog(), "-a ~b ");
+}
+
+TEST_F(InformerTest, FailingApiIsAskedEverMoreRarely) {
+  faulty_->fail_list = true;
+  informer_->Step();
+  std::vector<Clock::Duration> waits;
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(informer_->NextDue().has_value());
+    waits.push_back(*informer_->NextDue() - clock_.Now());
+    clock_.Advance(waits.back() - milliseconds(1));
+    informer_->Step();
+    clock_.Advance(milliseconds(1));
+    informer_->Step();
+  }
+  EXPECT_LE(waits.front(), milliseconds(1600));
+  EXPECT_GE(waits.back(), seconds(30));
+  EXPECT_LE(waits.back(), seconds(60));
+}
+
+TEST_F(InformerTest, UndecodableObjectIsLeftOutAlone) {
+  Put("a", "1");
+  Put("bad", "unreadable");
+  informer_->Step();
+  EXPECT_EQ(TakeLog(), "+a ");
+  EXPECT_EQ(informer_->skipped(), 1U);
+  Put("bad", "fine");
+  Put("a", "unreadable");
+  informer_->Step();
+  EXPECT_EQ(TakeLog(), "+bad -a ");
+}
+
+// Random changes under random faults: in the end the cache equals the API.
+TEST_F(InformerTest, ConvergesUnderFaults) {
+  std::mt19937_64 random(TestSeed());
+  for (int step = 0; step < 600; ++step) {
+    const std::string name(1, static_cast<char>('a' + random() % 8));
+    if (random() % 3 == 0) {
+      const Status ignored = api_->Delete(Kind::kConfigMap, {"default", name}, {});
+      EXPECT_TRUE(ignored.ok() || IsNotFound(ignored));
+    } else {
+      Put(name, std::to_string(step));
+    }
+    faulty_->fail_list = random() % 5 == 0;
+    faulty_->fail_watch = random() % 5 == 0;
+    faulty_->break_watch = random() % 5 == 0;
+    faulty_->expire_watch = random() % 7 == 0;
+    if (random() % 3 == 0) informer_->Step();
+    clock_.Advance(milliseconds(random() % 4000));
+  }
+  faulty_->fail_list = faulty_->fail_watch = faulty_->break_watch = faulty_->expire_watch = false;
+  for (int i = 0; i < 3; ++i) {
+    clock_.Advance(seconds(120));
+    informer_->Step();
+  }
+  const ObjectList truth = *api_->List(Kind::kConfigMap, "");
+  ASSERT_EQ(informer_->snapshot()->size(), truth.items.size());
+  for (const ObjectPtr& object : truth.items) {
+    const auto item = informer_->Find(object->meta.name);
+    ASSERT_NE(item, nullptr);
+    EXPECT_EQ(item->json, object->json);
+  }
+}
+
+}  // namespace
+}  // namespace kvfabric::kube
