@@ -1,0 +1,22 @@
+#pragma once
+
+// Connect: opens a stream without blocking the loop.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+#include "common/status.h"
+#include "transport/event_loop.h"
+#include "transport/socket_address.h"
+#include "transport/stream.h"
+
+namespace kvfabric {
+
+// On the loop. `done` runs exactly once, on the loop, never inside this call: with a plain stream,
+// or DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE when refused, CANCELLED when the loop stops.
+// `accept_descriptors`: a Unix socket whose other end sends some.
+void Connect(EventLoop& loop, const SocketAddress& to, std::chrono::milliseconds timeout,
+             bool accept_descriptors, std::function<void(Result<std::unique_ptr<Stream>>)> done);
+
+}  // namespace kvfabric
