@@ -1,5 +1,7 @@
 #include "common/checksum.h"
 
+// Inlined: the engine library must not need libxxhash.so.
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <algorithm>
@@ -8,22 +10,23 @@
 
 namespace kvfabric {
 
-BlockHasher::BlockHasher() : state_(XXH3_createState()) {
-  KVF_CHECK(state_ != nullptr, "out of memory for a hash state");
-  Reset();
-}
+struct BlockHasher::State {
+  XXH3_state_t xxh3;
+};
 
-BlockHasher::~BlockHasher() { XXH3_freeState(state_); }
+BlockHasher::BlockHasher() : state_(std::make_unique<State>()) { Reset(); }
 
-void BlockHasher::Reset() { XXH3_64bits_reset(state_); }
+BlockHasher::~BlockHasher() = default;
+
+void BlockHasher::Reset() { XXH3_64bits_reset(&state_->xxh3); }
 
 void BlockHasher::AddPiece(ByteSpan piece) {
   std::byte digest[8];
   StoreLe<std::uint64_t>(digest, XXH3_64bits(piece.data(), piece.size()));
-  XXH3_64bits_update(state_, digest, sizeof(digest));
+  XXH3_64bits_update(&state_->xxh3, digest, sizeof(digest));
 }
 
-std::uint64_t BlockHasher::Finish() const { return XXH3_64bits_digest(state_); }
+std::uint64_t BlockHasher::Finish() const { return XXH3_64bits_digest(&state_->xxh3); }
 
 std::uint64_t BlockChecksum(ByteSpan block) {
   if (block.size() <= kPieceBytes) {  // no state to allocate for the common small block

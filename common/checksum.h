@@ -5,10 +5,9 @@
 // each piece while it is still in cache.
 
 #include <cstdint>
+#include <memory>
 
 #include "common/bytes.h"
-
-struct XXH3_state_s;
 
 namespace kvfabric {
 
@@ -27,7 +26,8 @@ class BlockHasher {
   void Reset();
 
  private:
-  XXH3_state_s* state_;  // owned
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 std::uint64_t BlockChecksum(ByteSpan block);

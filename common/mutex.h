@@ -53,9 +53,8 @@ class SCOPED_CAPABILITY MutexLock {
 class CondVar {
  public:
   void Wait(Mutex& mu) REQUIRES(mu) NO_THREAD_SAFETY_ANALYSIS {
-    std::unique_lock<std::mutex> lock(mu.mu_, std::adopt_lock);
-    cv_.wait(lock);
-    lock.release();
+    // Not wait(): its symbol is GLIBCXX_3.4.30, newer than what the engine library may need.
+    static_cast<void>(WaitUntil(mu, std::chrono::steady_clock::now() + std::chrono::hours(1)));
   }
   // False when the deadline passed.
   bool WaitUntil(Mutex& mu, std::chrono::steady_clock::time_point deadline)
