@@ -1,0 +1,135 @@
+/* kvfabric.h: the C interface of the engine library, libkvfabric.so.
+ *
+ * Any thread may call any function on one kvf_client; calls block until answered or `budget_ms`
+ * is over and then return what there is. Nothing fails because an agent is away: reads miss and
+ * puts are dropped, both counted. Strings are NUL-terminated UTF-8; memory stays the caller's
+ * unless a function says otherwise. No function throws, aborts or prints.
+ *
+ *   kvf_options o = KVF_OPTIONS_INIT;
+ *   o.endpoints = "unix:/run/kvfabric/agent.sock";
+ *   o.token = token; o.pool = "default/kv"; o.fingerprint = "model=m\n";
+ *   kvf_client* c; char why[256];
+ *   if (kvf_client_create(&o, &c, why, sizeof why) != KVF_OK) ...
+ */
+#ifndef KVFABRIC_CLIENT_KVFABRIC_H_
+#define KVFABRIC_CLIENT_KVFABRIC_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVF_ABI_VERSION 1
+
+typedef struct kvf_client kvf_client; /* a connection to one agent of a list */
+typedef struct kvf_chain kvf_chain;   /* the keys of one prompt's blocks, from depth 0 */
+typedef struct kvf_lease kvf_lease;   /* what a look-up pinned */
+
+typedef enum kvf_status { KVF_OK = 0, KVF_INVALID_ARGUMENT = 3, KVF_UNAVAILABLE = 14 } kvf_status;
+
+typedef enum kvf_kind { KVF_CHAIN = 0, KVF_SINGLE = 1 } kvf_kind;
+
+typedef struct kvf_options {
+  uint32_t abi_version;    /* KVF_ABI_VERSION */
+  const char* endpoints;   /* `unix:/path` or `tcp:host:port`, separated by commas */
+  const char* token;       /* may be NULL */
+  const char* pool;        /* "namespace/name" */
+  const char* fingerprint; /* lines `name=value\n`, sorted by name */
+  kvf_kind kind;
+  uint32_t connect_timeout_ms;
+  uint64_t staging_bytes; /* at least twice the largest block */
+} kvf_options;
+
+#define KVF_OPTIONS_INIT \
+  { KVF_ABI_VERSION, 0, 0, 0, 0, KVF_CHAIN, 200, 67108864 }
+
+/* Cache group and rank; rank 65535 = shared by all ranks. */
+typedef struct kvf_lane {
+  uint16_t group;
+  uint16_t rank;
+} kvf_lane;
+
+typedef struct kvf_key {
+  const void* data; /* 1..512 bytes */
+  size_t size;
+} kvf_key;
+
+typedef struct kvf_span {
+  void* data;
+  size_t size;
+} kvf_span;
+
+/* Why a look-up said no to the first block it said no to. */
+typedef enum kvf_miss {
+  KVF_MISS_NONE = 0,
+  KVF_MISS_NOT_FOUND,
+  KVF_MISS_LEASE_BUDGET,
+  KVF_MISS_DEADLINE,
+  KVF_MISS_NO_MAP,
+  KVF_MISS_NO_AGENT
+} kvf_miss;
+
+typedef enum kvf_put {
+  KVF_PUT_OK = 0,
+  KVF_PUT_ALREADY_EXISTS,
+  KVF_PUT_NO_SPACE,
+  KVF_PUT_CHECKSUM_MISMATCH,
+  KVF_PUT_FAILED,
+  KVF_PUT_DROPPED /* no agent, or no answer in time */
+} kvf_put;
+
+typedef struct kvf_lookup {
+  uint32_t hits; /* blocks from `first` on, without a gap, in all lanes */
+  uint32_t local;
+  uint32_t peer;
+  kvf_miss miss;
+  kvf_lease* lease; /* release with kvf_lease_release; NULL when hits is 0 */
+} kvf_lookup;
+
+typedef struct kvf_counters {
+  uint64_t lookups, gets, puts, missed_no_agent, puts_dropped, corrupt, connects;
+} kvf_counters;
+
+uint32_t kvf_abi_version(void);
+
+/* Writes the reason to `why` (cut at why_size) unless KVF_OK. Does not wait for an agent. */
+kvf_status kvf_client_create(const kvf_options* options, kvf_client** out, char* why,
+                             size_t why_size);
+void kvf_client_destroy(kvf_client* client);
+/* KVF_OK when an agent answered within the budget. */
+kvf_status kvf_client_wait(const kvf_client* client, uint32_t budget_ms, char* why,
+                           size_t why_size);
+void kvf_client_counters(const kvf_client* client, kvf_counters* out);
+
+/* Copies the keys. NULL when a key is not 1..512 bytes. */
+kvf_chain* kvf_chain_create(const kvf_key* keys, size_t count);
+void kvf_chain_destroy(kvf_chain* chain);
+
+/* `lanes` may be NULL: the lane {0, shared}. */
+void kvf_lookup_chain(kvf_client* client, const kvf_chain* chain, uint32_t first, uint32_t count,
+                      const kvf_lane* lanes, size_t lane_count, uint32_t budget_ms,
+                      kvf_lookup* out);
+void kvf_lease_release(kvf_lease* lease);
+
+/* Copies blocks first.. into spans, verified; read[i] = 1 when span i was filled with the block's
+ * exact bytes. `lease` may be NULL. Returns how many were. */
+uint32_t kvf_read(kvf_client* client, const kvf_lease* lease, const kvf_chain* chain,
+                  uint32_t first, const kvf_span* into, size_t count, kvf_lane lane,
+                  uint32_t budget_ms, uint8_t* read);
+
+/* Puts blocks first.. from spans; results[i] is a kvf_put. Returns how many are OK or exist. */
+uint32_t kvf_put_blocks(kvf_client* client, const kvf_chain* chain, uint32_t first,
+                        const kvf_span* blocks, size_t count, kvf_lane lane, uint32_t budget_ms,
+                        uint8_t* results);
+
+/* Drops copies at known holders, best effort. Returns how many keys had one. */
+uint32_t kvf_delete(kvf_client* client, const kvf_chain* chain, uint32_t first, uint32_t count,
+                    kvf_lane lane, uint32_t budget_ms);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KVFABRIC_CLIENT_KVFABRIC_H_ */
