@@ -62,7 +62,7 @@ class PinnedBlock {
 class Reservation {
  public:
   class Slot;  // engine-private
-  Reservation() = default;
+  Reservation();
   explicit Reservation(std::unique_ptr<Slot> slot);
   ~Reservation();
   Reservation(Reservation&&) noexcept;

@@ -1,0 +1,38 @@
+#include "agent/engine/cache_engine.h"
+
+#include <utility>
+
+#include "agent/engine/block_handle.h"
+#include "agent/engine/block_store.h"
+#include "agent/engine/local_engine.h"
+
+namespace kvfabric {
+
+Result<std::unique_ptr<CacheEngine>> CacheEngine::Create(Options options, Environment environment) {
+  KVF_RETURN_IF_ERROR(LocalEngine::Validate(options, environment));
+  KVF_ASSIGN_OR_RETURN(std::shared_ptr<BlockStore> store, BlockStore::Create(options, environment));
+  return std::unique_ptr<CacheEngine>(
+      std::make_unique<LocalEngine>(std::move(options), environment, std::move(store)));
+}
+
+const BlockHeader& PinnedBlock::header() const { return handle_->header; }
+ByteSpan PinnedBlock::bytes() const { return handle_->bytes(); }
+MemoryLocation PinnedBlock::location() const { return handle_->location(); }
+
+Reservation::Reservation() = default;
+Reservation::Reservation(std::unique_ptr<Slot> slot) : slot_(std::move(slot)) {}
+Reservation::~Reservation() = default;
+Reservation::Reservation(Reservation&&) noexcept = default;
+Reservation& Reservation::operator=(Reservation&&) noexcept = default;
+
+MutableByteSpan Reservation::bytes() {
+  return {slot_->entry->data, slot_->entry->header.length_bytes};
+}
+const BlockHeader& Reservation::header() const { return slot_->entry->header; }
+
+Result<PinnedBlock> Reservation::Commit(std::uint64_t computed) && {
+  const std::unique_ptr<Slot> slot = std::move(slot_);
+  return slot->store->Commit(std::exchange(slot->entry, nullptr), slot->origin, computed);
+}
+
+}  // namespace kvfabric
