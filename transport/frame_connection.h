@@ -37,7 +37,7 @@ class FrameConnection final : public EventLoop::FdHandler,
                               public std::enable_shared_from_this<FrameConnection> {
  public:
   struct Options {
-    FrameLimits limits;
+    FrameLimits limits{};
     std::size_t max_output_bytes = std::size_t{128} << 20U;
     std::chrono::milliseconds handshake_timeout{5'000};
     // From the first byte of a header to the last of its body.
