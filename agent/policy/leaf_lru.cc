@@ -31,9 +31,7 @@ PolicyHandle LeafLru::Insert(const PolicyBlock& block, std::int64_t now_us) {
     node.has_other_holder = block.has_other_holder;
     node.spilled_in = block.spilled_in;
     node.place = Place::kInner;
-    // Where children know this id at another depth, its own link could close a ring.
-    const bool fits = node.depth == block.depth;
-    if (!block.parent.none() && fits) LinkParent(at, block.parent);
+    if (!block.parent.none()) LinkParent(at, block.parent);
   }
   const Node& node = nodes_[at];  // linking may have moved the nodes
   if (node.children == 0) AddLeaf(at, HomeOf(node), node.last_touch_us);
@@ -210,6 +208,7 @@ void LeafLru::FreeNode(std::uint32_t at) {
 }
 
 void LeafLru::LinkParent(std::uint32_t child, const KeyId& parent) {
+  // The depth its children know it at, if they came first: so no link can close a ring.
   const std::uint32_t depth = nodes_[child].depth;
   if (depth == 0) return;
   const std::uint32_t at = FindOrAddNode(parent, depth - 1);
