@@ -3,6 +3,7 @@
 // that the figures do not depend on block bytes.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -77,8 +78,13 @@ Result<std::vector<StreamPlan>> PlanStreams(const BenchOptions& options, std::si
       skipped += plan.capacities.size();
     }
   }
-  if (!directory.found) {
-    plans.push_back({"excerpt", directory.path / kTraceExcerpt, options.capacities});
+  const auto excerpt = directory.path / kTraceExcerpt;
+  if (plans.empty() && std::filesystem::exists(excerpt)) {
+    plans.push_back({"excerpt", excerpt, options.capacities});
+  }
+  if (plans.empty()) {
+    return NotFound("traces " + directory.path.string() +
+                    ": find: none of ours is there (set KVF_TRACES, or give --trace FILE)");
   }
   return plans;
 }
@@ -91,11 +97,12 @@ void RunNodes(const BlockStream& stream, const std::string& cell, std::size_t ca
     FabricShape without_spill = shape;
     without_spill.spill = false;
     const FabricCount without = SimulateFabric(stream, without_spill);
-    const std::string name(RouteName(route));
+    std::string name(RouteName(route));
     std::printf(
         "%14s %zu nodes, %-11s  lru %6.2f  without spill %6.2f  spilled/inserted %.2f\n", "", nodes,
         name.c_str(), with.hits.percent(), without.hits.percent(),
         static_cast<double>(with.spilled_blocks) / static_cast<double>(with.inserted_blocks));
+    std::replace(name.begin(), name.end(), '-', '_');  // keys have no hyphen
     report.Add("lru_" + cell + "_nodes" + std::to_string(nodes) + "_" + name, with.hits.percent(),
                2);
   }
