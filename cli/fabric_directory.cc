@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -59,17 +60,28 @@ Result<Json> ParseFile(const std::filesystem::path& file) {
   return parsed;
 }
 
-std::uint16_t PortOf(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  if (found == json.end() || !found->is_number_unsigned()) return 0;
-  const auto port = found->get<std::uint64_t>();
-  return port > 65'535 ? std::uint16_t{0} : static_cast<std::uint16_t>(port);
+// The port of `HOST:PORT`; 0 where there is none.
+std::uint16_t PortOf(const std::string& address) {
+  const auto colon = address.rfind(':');
+  unsigned port = 0;
+  const char* const end = address.data() + address.size();
+  if (colon == std::string::npos ||
+      std::from_chars(address.data() + colon + 1, end, port).ptr != end || port > 65'535)
+    return 0;
+  return static_cast<std::uint16_t>(port);
 }
 
 }  // namespace
 
 const FabricNode* FabricSettings::Find(const std::string& name) const {
   for (const FabricNode& node : nodes) {
+    if (node.name == name) return &node;
+  }
+  return nullptr;
+}
+
+FabricNode* FabricSettings::Find(const std::string& name) {
+  for (FabricNode& node : nodes) {
     if (node.name == name) return &node;
   }
   return nullptr;
@@ -124,8 +136,11 @@ Result<FabricSettings> FabricDirectory::LoadSettings() const {
     settings.zones = json->at("zones").get<std::uint32_t>();
     settings.next_node = json->at("nextNode").get<std::uint32_t>();
     for (const Json& node : json->at("nodes")) {
-      settings.nodes.push_back(
-          {.name = node.at("name").get<std::string>(), .zone = node.at("zone").get<std::string>()});
+      settings.nodes.push_back({.name = node.at("name").get<std::string>(),
+                                .zone = node.at("zone").get<std::string>(),
+                                .ports = {.grpc = node.at("grpc").get<std::uint16_t>(),
+                                          .bulk = node.at("bulk").get<std::uint16_t>(),
+                                          .http = node.at("http").get<std::uint16_t>()}});
     }
   } catch (const Json::exception& error) {
     return DataLoss(this->settings().string() + ": " + error.what());
@@ -136,7 +151,11 @@ Result<FabricSettings> FabricDirectory::LoadSettings() const {
 Status FabricDirectory::SaveSettings(const FabricSettings& settings) const {
   Json nodes = Json::array();
   for (const FabricNode& node : settings.nodes)
-    nodes.push_back({{"name", node.name}, {"zone", node.zone}});
+    nodes.push_back({{"name", node.name},
+                     {"zone", node.zone},
+                     {"grpc", node.ports.grpc},
+                     {"bulk", node.ports.bulk},
+                     {"http", node.ports.http}});
   const Json json = {{"arenaBytes", settings.arena_bytes},
                      {"zones", settings.zones},
                      {"nextNode", settings.next_node},
@@ -186,14 +205,19 @@ Result<std::string> FabricDirectory::TokenOf(const std::string& tenant) const {
                   " (there are: " + names + ")");
 }
 
-Result<AgentPorts> FabricDirectory::ReadAgentPorts(const std::string& node) const {
+Result<AgentRun> FabricDirectory::ReadAgentRun(const std::string& node) const {
   KVF_ASSIGN_OR_RETURN(const Json json, ParseFile(agent_json(node)));
-  AgentPorts ports{.grpc = PortOf(json, "grpcPort"),
-                   .bulk = PortOf(json, "bulkPort"),
-                   .http = PortOf(json, "httpPort")};
-  if (ports.grpc == 0 || ports.bulk == 0)
-    return DataLoss(agent_json(node).string() + ": names no ports");
-  return ports;
+  AgentRun run;
+  try {
+    run.process.pid = json.at("pid").get<pid_t>();
+    run.process.start_ticks = json.at("start_time").get<std::uint64_t>();
+    run.ports = {.grpc = PortOf(json.at("grpc").get<std::string>()),
+                 .bulk = PortOf(json.at("bulk").get<std::string>()),
+                 .http = PortOf(json.at("http").get<std::string>())};
+  } catch (const Json::exception& error) {
+    return DataLoss(agent_json(node).string() + ": " + error.what());
+  }
+  return run;
 }
 
 std::filesystem::path FabricDirectory::short_directory() const {

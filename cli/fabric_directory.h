@@ -5,7 +5,7 @@
 // lists the files. A value; any thread.
 //
 //   tokens            `tenant token` lines, mode 0600
-//   kvctl.json        nodes, zones, arena: what `up` decided
+//   kvctl.json        nodes, zones, ports, arena: what `up` decided
 //   pools/NAME.yaml   pools as they were applied
 //   api/              the embedded Kubernetes API's objects
 //   kubeconfig        for kubectl and kvctl
@@ -19,14 +19,22 @@
 #include <string>
 #include <vector>
 
+#include "cli/process.h"
 #include "common/status.h"
 #include "common/unique_fd.h"
 
 namespace kvfabric::cli {
 
+// Loopback ports of one agent; 0 = not chosen yet. Kept over restarts.
+struct AgentPorts {
+  std::uint16_t grpc = 0, bulk = 0, http = 0;
+  bool operator==(const AgentPorts&) const = default;
+};
+
 struct FabricNode {
   std::string name;
   std::string zone;  // empty = none
+  AgentPorts ports;
   bool operator==(const FabricNode&) const = default;
 };
 
@@ -38,11 +46,13 @@ struct FabricSettings {
   std::vector<FabricNode> nodes;
 
   const FabricNode* Find(const std::string& name) const;
+  FabricNode* Find(const std::string& name);
 };
 
-// Ports as agent.json tells them.
-struct AgentPorts {
-  std::uint16_t grpc = 0, bulk = 0, http = 0;
+// What an agent tells in agent.json once all its ports are open.
+struct AgentRun {
+  ProcessId process;
+  AgentPorts ports;
 };
 
 class FabricDirectory {
@@ -64,8 +74,8 @@ class FabricDirectory {
       const std::vector<std::string>& tenants) const;
   Result<std::string> TokenOf(const std::string& tenant) const;
 
-  // What an agent or the operator wrote when it began to listen; NOT_FOUND before.
-  Result<AgentPorts> ReadAgentPorts(const std::string& node) const;
+  // NOT_FOUND before it listens and after a clean end; after a kill it is still there.
+  Result<AgentRun> ReadAgentRun(const std::string& node) const;
 
   const std::filesystem::path& root() const { return root_; }
   std::filesystem::path tokens() const { return root_ / "tokens"; }

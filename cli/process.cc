@@ -104,28 +104,46 @@ Result<ProcessId> StartDaemon(const DaemonOptions& options) {
   return process;
 }
 
-std::optional<std::uint64_t> StartTicks(pid_t pid) {
+namespace {
+
+struct ProcessStat {
+  char state = '?';
+  std::uint64_t start_ticks = 0;
+};
+
+std::optional<ProcessStat> ReadStat(pid_t pid) {
   if (pid <= 0) return std::nullopt;
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string stat;
-  if (!std::getline(file, stat)) return std::nullopt;
+  std::string text;
+  if (!std::getline(file, text)) return std::nullopt;
   // The second field is the name in parentheses and may hold anything, parentheses too.
-  const auto close = stat.rfind(')');
+  const auto close = text.rfind(')');
   if (close == std::string::npos) return std::nullopt;
-  std::istringstream rest(stat.substr(close + 1));
-  std::string state;
-  rest >> state;  // field 3
-  if (state == "Z" || state == "X") return std::nullopt;
+  std::istringstream rest(text.substr(close + 1));
+  ProcessStat stat;
+  rest >> stat.state;  // field 3
   std::string field;
   for (int number = 4; number <= 21; ++number) rest >> field;
-  std::uint64_t ticks = 0;
-  if (!(rest >> ticks)) return std::nullopt;
-  return ticks;
+  if (!(rest >> stat.start_ticks)) return std::nullopt;
+  return stat;
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> StartTicks(pid_t pid) {
+  const auto stat = ReadStat(pid);
+  if (!stat || stat->state == 'Z' || stat->state == 'X') return std::nullopt;
+  return stat->start_ticks;
 }
 
 bool IsRunning(const ProcessId& process) {
   const auto ticks = StartTicks(process.pid);
   return ticks && *ticks == process.start_ticks;
+}
+
+bool IsStopped(const ProcessId& process) {
+  const auto stat = ReadStat(process.pid);
+  return stat && stat->start_ticks == process.start_ticks && stat->state == 'T';
 }
 
 Status SendSignal(const ProcessId& process, int signal) {

@@ -35,6 +35,8 @@ Result<ProcessId> StartDaemon(const DaemonOptions& options);
 
 // False for a zombie and for another process that got the pid since.
 bool IsRunning(const ProcessId& process);
+// Stopped by SIGSTOP.
+bool IsStopped(const ProcessId& process);
 // NOT_FOUND when it is not running.
 Status SendSignal(const ProcessId& process, int signal);
 // False when it still ran at the deadline.

@@ -44,6 +44,8 @@ void Tally::Merge(const Tally& other) {
   put_bytes += other.put_bytes;
   wrong_blocks += other.wrong_blocks;
   wrong_bytes += other.wrong_bytes;
+  corrupt_blocks += other.corrupt_blocks;
+  for (const auto& [reason, count] : other.misses) misses[reason] += count;
   const auto append = [](std::vector<double>& to, const std::vector<double>& from) {
     to.insert(to.end(), from.begin(), from.end());
     std::sort(to.begin(), to.end());

@@ -43,8 +43,10 @@ struct Tally {
   std::uint64_t got_blocks = 0, got_bytes = 0;
   std::uint64_t put_ok = 0, put_exists = 0, put_no_space = 0, put_failed = 0;
   std::uint64_t put_bytes = 0;
-  std::uint64_t wrong_blocks = 0, wrong_bytes = 0;
-  std::vector<double> wrong_exists_at;  // a leased block that then missed
+  std::uint64_t wrong_blocks = 0, wrong_bytes = 0;  // passed as good, and were not
+  std::uint64_t corrupt_blocks = 0;                 // the checksum told: a miss to an engine
+  std::map<std::string, std::uint64_t> misses;      // look-ups that ended early, by reason
+  std::vector<double> wrong_exists_at;              // a leased block that then missed
   std::vector<double> failed_put_at;
   LatencySamples lookup, get, put;
   std::map<std::uint32_t, HitTokens> windows;        // by number of the window

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,20 @@ std::vector<std::uint32_t> NodesOf(const ShardMap& map, const std::vector<std::u
   return nodes;
 }
 
+std::set<std::string> OwningNodes(const ShardMap& map) {
+  std::vector<bool> owns(map.members.size(), false);
+  for (SlotIndex slot = 0; slot < map.slot_count; ++slot) {
+    for (const MemberIndex member : map.ByteOwners(slot)) {
+      if (member != kNoOwner) owns[member] = true;
+    }
+  }
+  std::set<std::string> nodes;
+  for (std::size_t i = 0; i < owns.size(); ++i) {
+    if (owns[i]) nodes.insert(map.members[i].node_name);
+  }
+  return nodes;
+}
+
 }  // namespace
 
 SlotMoves CountSlotMoves(const ShardMap& before, const ShardMap& after) {
@@ -49,6 +64,21 @@ SlotMoves CountSlotMoves(const ShardMap& before, const ShardMap& after) {
     if (more > 0) moves.bound += static_cast<std::uint64_t>(more);
   }
   return moves;
+}
+
+SlotMoves CountSlotMoves(const std::vector<ShardMap>& history) {
+  SlotMoves sum;
+  for (std::size_t first = 0; first + 1 < history.size();) {
+    // The change from `first` on ends where the next set of owners begins.
+    const std::set<std::string> owners = OwningNodes(history[first + 1]);
+    std::size_t last = first + 1;
+    while (last + 1 < history.size() && OwningNodes(history[last + 1]) == owners) ++last;
+    for (std::size_t i = first; i < last; ++i)
+      sum.moved += CountSlotMoves(history[i], history[i + 1]).moved;
+    sum.bound += CountSlotMoves(history[first], history[last]).bound;
+    first = last;
+  }
+  return sum;
 }
 
 }  // namespace kvfabric::cli

@@ -1,9 +1,10 @@
 #pragma once
 
-// How many slots a change of the shard map moved, against the least that any planner could have
-// moved between the same two loads. Pure.
+// How many slots changes of the shard map moved, against the least that any planner could have
+// moved between the same loads. Pure.
 
 #include <cstdint>
+#include <vector>
 
 #include "placement/shard_map.h"
 
@@ -16,5 +17,10 @@ struct SlotMoves {
 
 // Nodes are the same by name. Only the first `replicas` columns of a slot, which keep bytes, count.
 SlotMoves CountSlotMoves(const ShardMap& before, const ShardMap& after);
+
+// The same over all maps that a pool had, oldest first. Maps with the same set of owning nodes are
+// one change (a ramp, a drain in steps): its bound is between its first and last load, so that
+// moving a slot to and fro counts as what it is.
+SlotMoves CountSlotMoves(const std::vector<ShardMap>& history);
 
 }  // namespace kvfabric::cli

@@ -30,7 +30,9 @@ TEST_F(Directory, SettingsRoundTrip) {
   settings.arena_bytes = 1 << 20;
   settings.zones = 2;
   settings.next_node = 4;
-  settings.nodes = {{.name = "node-1", .zone = "zone-1"}, {.name = "node-2", .zone = ""}};
+  settings.nodes = {
+      {.name = "node-1", .zone = "zone-1", .ports = {.grpc = 1, .bulk = 2, .http = 65'535}},
+      {.name = "node-2", .zone = "", .ports = {}}};
   ASSERT_TRUE(fabric.SaveSettings(settings).ok());
   const Result<FabricSettings> loaded = fabric.LoadSettings();
   ASSERT_TRUE(loaded.ok()) << loaded.status().ToString();
@@ -48,6 +50,24 @@ TEST_F(Directory, DamagedSettingsAreAnErrorNotACrash) {
     ASSERT_TRUE(WriteFileAtomically(fabric.settings(), text, 0600).ok());
     EXPECT_EQ(fabric.LoadSettings().status().code(), StatusCode::kDataLoss) << text;
   }
+}
+
+TEST_F(Directory, ReadsWhatAnAgentSaysOfItself) {
+  const FabricDirectory fabric = At("x");
+  ASSERT_TRUE(fabric.Make().ok());
+  ASSERT_TRUE(fabric.MakeAgentDirectories("n").ok());
+  EXPECT_EQ(fabric.ReadAgentRun("n").status().code(), StatusCode::kNotFound);
+  ASSERT_TRUE(WriteFileAtomically(fabric.agent_json("n"),
+                                  R"({"pid": 7, "start_time": 9, "grpc": "127.0.0.1:70",
+                                      "bulk": "127.0.0.1:71", "http": "[::1]:72"})",
+                                  0600)
+                  .ok());
+  const Result<AgentRun> run = fabric.ReadAgentRun("n");
+  ASSERT_TRUE(run.ok()) << run.status().ToString();
+  EXPECT_EQ(run->process, (ProcessId{.pid = 7, .start_ticks = 9}));
+  EXPECT_EQ(run->ports, (AgentPorts{.grpc = 70, .bulk = 71, .http = 72}));
+  ASSERT_TRUE(WriteFileAtomically(fabric.agent_json("n"), R"({"pid": "x"})", 0600).ok());
+  EXPECT_EQ(fabric.ReadAgentRun("n").status().code(), StatusCode::kDataLoss);
 }
 
 TEST_F(Directory, TokensStayAndAreSecret) {

@@ -58,5 +58,22 @@ TEST(SlotMoves, BoundIsWhatNodesGained) {
   EXPECT_EQ(CountSlotMoves(before, after).bound, 0U);
 }
 
+TEST(SlotMoves, AddsUpAHistoryByChangeOfOwners) {
+  ShardMap start = MapOf({"a", "b", "c"}, 1);
+  SetAll(start, 0, 1);
+  ShardMap half = start;  // c joins in two steps
+  for (SlotIndex slot = 0; slot < 100; ++slot) half.table[slot * 2] = 2;
+  ShardMap joined = half;
+  for (SlotIndex slot = 100; slot < 300; ++slot) joined.table[slot * 2] = 2;
+  EXPECT_EQ(CountSlotMoves({start, half, joined}).moved, 300U);
+  EXPECT_EQ(CountSlotMoves({start, half, joined}).bound, 300U);
+  // To and fro within one change is movement that was not needed.
+  EXPECT_EQ(CountSlotMoves({start, half, joined, half, joined}).moved, 700U);
+  EXPECT_EQ(CountSlotMoves({start, half, joined, half, joined}).bound, 300U);
+  // c leaves again: another change, needed again.
+  EXPECT_EQ(CountSlotMoves({start, joined, start}).bound, 600U);
+  EXPECT_EQ(CountSlotMoves(std::vector<ShardMap>{}).moved, 0U);
+}
+
 }  // namespace
 }  // namespace kvfabric::cli
