@@ -71,6 +71,13 @@ class StreamOutbox {
     if (!writing_) EndNow();
   }
 
+  // Runs `what` on the reactor unless the stream is done, e.g. to cancel it though a write hangs.
+  template <typename F>
+  void With(F what) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    if (reactor_ != nullptr) what(*reactor_);
+  }
+
   bool ended() const EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return reactor_ == nullptr || end_ != nullptr;

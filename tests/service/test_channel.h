@@ -1,19 +1,15 @@
 #pragma once
 
-// What the gRPC tests share: a channel of its own to a port, a context with a token, one token
-// table, and a wait for a condition with a deadline.
+// What the gRPC tests share: a channel of its own to a port, a context with a token, and one
+// token table.
 
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-
-#include "tests/fakes/test_seed.h"
 
 namespace kvfabric {
 
@@ -38,29 +34,5 @@ inline std::optional<std::string> TestTenantOfToken(std::string_view token) {
   if (token.substr(0, kPrefix.size()) != kPrefix) return std::nullopt;
   return std::string(token.substr(kPrefix.size()));
 }
-
-// A value that threads change and tests wait for.
-class Tally {
- public:
-  void Add(int by = 1) {
-    const std::lock_guard<std::mutex> lock(mu_);
-    value_ += by;
-    changed_.notify_all();
-  }
-  int value() const {
-    const std::lock_guard<std::mutex> lock(mu_);
-    return value_;
-  }
-  // False when `value` was not reached in time.
-  bool WaitFor(int value, std::chrono::milliseconds within = std::chrono::milliseconds(5000)) {
-    std::unique_lock<std::mutex> lock(mu_);
-    return changed_.wait_for(lock, within * TimeScale(), [&] { return value_ >= value; });
-  }
-
- private:
-  mutable std::mutex mu_;
-  std::condition_variable changed_;
-  int value_ = 0;
-};
 
 }  // namespace kvfabric
