@@ -1,0 +1,196 @@
+#include "agent/cluster/pool_node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/log.h"
+
+namespace kvfabric {
+
+namespace {
+
+constexpr std::chrono::seconds kSweepPeriod{1};
+
+}  // namespace
+
+CacheEngine::Options PoolNode::EngineOptions(const PoolSpecForAgent& spec) {
+  CacheEngine::Options options;
+  options.pool_uid = spec.uid;
+  options.pool_name = spec.name;
+  options.capacity_bytes = spec.dram_capacity_bytes;
+  options.high_watermark_percent = spec.high_watermark_percent;
+  options.low_watermark_percent = spec.low_watermark_percent;
+  options.eviction_policy = spec.eviction_policy;
+  options.quotas = spec.tenants;
+  return options;
+}
+
+PoolNode::PoolNode(PoolSpecForAgent spec, const NodeContext& context)
+    : context_(context),
+      uid_(spec.uid),
+      name_(spec.name),
+      spec_(std::make_shared<const PoolSpecForAgent>(std::move(spec))),
+      metrics_(*context.metrics, name_),
+      directory_({.max_bytes = context.directory_bytes}),
+      feed_(directory_, {.announced = &metrics_.announced_keys,
+                         .resyncs = &metrics_.resyncs,
+                         .repeats = &metrics_.announce_repeats}),
+      announcer_({.pool_uid = uid_, .self = context.self.node, .boot_epoch = context.boot_epoch},
+                 {.clock = context.clock,
+                  .peers = context.peers,
+                  .own_feed = &feed_,
+                  .background = context.background,
+                  .gate = &gate_,
+                  .messages = &metrics_.announces,
+                  .snapshots = &metrics_.snapshots,
+                  .on_stale_epoch =
+                      [this](NodeIndex peer) {
+                        metrics_.stale_epochs.Add();
+                        const auto soon =
+                            Deadline::After(*context_.clock, std::chrono::milliseconds(1000));
+                        context_.refresh_map(uid_, peer, soon, [] {});
+                      }}),
+      locator_(uid_, {.clock = context.clock,
+                      .directory = &directory_,
+                      .routing = &routing_,
+                      .peers = context.peers,
+                      .names = context.names,
+                      .gate = &gate_,
+                      .asked = &metrics_.locates,
+                      .handovers = &metrics_.handovers,
+                      .refresh_map =
+                          [this](NodeIndex peer, Deadline deadline, std::function<void()> done) {
+                            metrics_.stale_epochs.Add();
+                            context_.refresh_map(uid_, peer, deadline, std::move(done));
+                          }}),
+      sweep_at_(context.clock->Now()) {}
+
+Result<std::shared_ptr<PoolNode>> PoolNode::Create(PoolSpecForAgent spec,
+                                                   const NodeContext& context) {
+  if (!IsValidSlotCount(spec.slots)) {
+    return InvalidArgument("pool " + spec.name + ": slots: " + std::to_string(spec.slots) +
+                           " (16384, 32768, 65536 or 131072)");
+  }
+  if (spec.replicas < 1 || spec.replicas > kMaxReplicas) {
+    return InvalidArgument("pool " + spec.name + ": replicas: " + std::to_string(spec.replicas) +
+                           " (1..3)");
+  }
+  std::shared_ptr<PoolNode> pool(new PoolNode(std::move(spec), context));
+  KVF_ASSIGN_OR_RETURN(pool->engine_, context.make_engine(EngineOptions(*pool->spec())));
+  pool->announcer_.SetEngine(pool->engine_.get());
+  pool->engine_->SetObserver(&pool->announcer_);
+  context.leases->SetPoolBytes(pool->uid_, pool->spec()->dram_capacity_bytes);
+  return pool;
+}
+
+PoolNode::~PoolNode() = default;
+
+SharedPoolSpec PoolNode::spec() const {
+  MutexLock lock(spec_mu_);
+  return spec_;
+}
+
+Status PoolNode::Reconfigure(PoolSpecForAgent spec) {
+  const SharedPoolSpec now = this->spec();
+  if (spec.slots != now->slots || spec.eviction_policy != now->eviction_policy ||
+      spec.name != now->name) {
+    return InvalidArgument("pool " + name_ +
+                           ": reconfigure: name, slots and eviction policy are fixed; make a new "
+                           "pool");
+  }
+  KVF_RETURN_IF_ERROR(engine_->Reconfigure(EngineOptions(spec)));
+  context_.leases->SetPoolBytes(uid_, spec.dram_capacity_bytes);
+  MutexLock lock(spec_mu_);
+  spec_ = std::make_shared<const PoolSpecForAgent>(std::move(spec));
+  return Status::Ok();
+}
+
+void PoolNode::SetRouting(SharedRouting routing) {
+  const SharedRouting before = routing_.Get();
+  routing_.Set(routing);
+  metrics_.map_epoch.Set(static_cast<double>(routing->epoch()));
+  LogInfo("shard map applied", {{"pool", name_},
+                                {"term", routing->map().term},
+                                {"epoch", routing->epoch()},
+                                {"members", routing->map().members.size()}});
+  {
+    MutexLock lock(sweep_mu_);
+    sweep_foreign_ = true;
+  }
+  if (before != nullptr) {
+    for (const NodeIndex lost : routing->LostSince(*before)) feed_.Forget(lost);
+  }
+  announcer_.SetRouting(std::move(routing));
+}
+
+void PoolNode::OnPeerChanged(NodeIndex /*peer*/, bool up) {
+  if (up) announcer_.Poke();
+}
+
+void PoolNode::SweepIfDue() {
+  const Clock::TimePoint now = context_.clock->Now();
+  bool foreign = false;
+  const SharedRouting routing = routing_.Get();
+  {
+    MutexLock lock(sweep_mu_);
+    if (now < sweep_at_) return;
+    sweep_at_ = now + kSweepPeriod;
+    // Entries of slots that went are kept while their new owner may still ask for them.
+    if (routing != nullptr && now >= routing->adopted_at() + PoolRouting::kHandover) {
+      foreign = std::exchange(sweep_foreign_, false);
+    }
+  }
+  std::shared_ptr<Gate::Pass> pass = gate_.EnterShared();
+  if (!pass) return;
+  // Refused: the retired entries wait for the next period.
+  static_cast<void>(context_.background->Submit([this, pass, foreign, routing] {
+    feed_.Sweep(foreign ? routing->OwnedBits() : std::vector<bool>());
+    const Directory::Counts counts = directory_.counts();
+    metrics_.directory_entries.Set(static_cast<double>(counts.entries));
+    metrics_.directory_bytes.Set(static_cast<double>(counts.bytes));
+  }));
+}
+
+void PoolNode::Tick() {
+  announcer_.Poke();
+  SweepIfDue();
+}
+
+void PoolNode::Close() {
+  context_.leases->SetPoolBytes(uid_, 0);
+  engine_->Clear();
+}
+
+PoolColdness PoolNode::Coldness() const {
+  PoolColdness coldness;
+  coldness.pool_uid = uid_;
+  if (const auto age = engine_->ColdestAge(); age) {
+    coldness.coldest_age = std::chrono::duration_cast<std::chrono::microseconds>(*age);
+  }
+  const EngineStats stats = engine_->Stats();
+  const std::uint64_t high = stats.capacity_bytes / 100 * spec()->high_watermark_percent;
+  coldness.free_bytes = high > stats.used_bytes ? high - stats.used_bytes : 0;
+  return coldness;
+}
+
+PoolReport PoolNode::Report() const {
+  const SharedPoolSpec spec = this->spec();
+  const EngineStats stats = engine_->Stats();
+  PoolReport report;
+  report.uid = uid_;
+  report.name = name_;
+  report.applied_generation = spec->generation;
+  if (const SharedRouting routing = routing_.Get(); routing != nullptr) {
+    report.applied_term = routing->map().term;
+    report.applied_epoch = routing->epoch();
+  }
+  report.capacity_bytes = stats.capacity_bytes;
+  report.used_bytes = stats.used_bytes;
+  report.blocks = stats.blocks;
+  report.hit_blocks =
+      static_cast<std::uint64_t>(metrics_.hits_local.Value() + metrics_.hits_peer.Value());
+  report.lookup_blocks = static_cast<std::uint64_t>(metrics_.lookup_blocks.Value());
+  return report;
+}
+
+}  // namespace kvfabric
