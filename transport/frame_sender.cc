@@ -52,7 +52,7 @@ void FrameSender::Gather(std::vector<iovec>& into, std::vector<int>& descriptors
     if (into.size() + 2 > kMaxVectors || gathered >= kGatherBytes) return;
     if (!pending.frame.descriptors.empty() && pending.written == 0) {
       if (!first) return;
-      descriptors = pending.frame.descriptors;
+      for (const auto& fd : pending.frame.descriptors) descriptors.push_back(fd->get());
     }
     std::size_t skip = pending.written;
     const auto add = [&](ByteSpan bytes) {

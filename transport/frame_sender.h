@@ -21,9 +21,9 @@ namespace kvfabric {
 struct OutgoingFrame {
   FrameHeader header{};  // lengths, descriptor count and hashes are filled in
   std::string body{};
-  std::vector<ByteSpan> payload{};              // sent one after the other
-  std::shared_ptr<const void> payload_owner{};  // keeps `payload` and `descriptors` alive
-  std::vector<int> descriptors{};               // at most kMaxDescriptorsPerWrite
+  std::vector<ByteSpan> payload{};                             // sent one after the other
+  std::shared_ptr<const void> payload_owner{};                 // keeps `payload` alive
+  std::vector<std::shared_ptr<const UniqueFd>> descriptors{};  // at most kMaxDescriptorsPerWrite
 };
 
 class FrameSender {

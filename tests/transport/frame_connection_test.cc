@@ -375,8 +375,8 @@ TEST_F(FrameConnectionTest, HandsOverDescriptorsWithTheirFrameOnly) {
   frames.Enqueue({.header = {.op = FrameOp::kPing}, .body = "before"});
   OutgoingFrame with;
   with.header.op = FrameOp::kStaging;
-  const UniqueFd fd(::memfd_create("t", MFD_CLOEXEC));
-  with.descriptors = {fd.get(), fd.get()};
+  const auto fd = std::make_shared<const UniqueFd>(::memfd_create("t", MFD_CLOEXEC));
+  with.descriptors = {fd, fd};
   frames.Enqueue(std::move(with));
   frames.Enqueue({.header = {.op = FrameOp::kPing}, .body = "after"});
   ASSERT_EQ(frames.Flush(sender).state, IoState::kDone);
