@@ -166,8 +166,10 @@ void EventLoop::Run() {
         static_cast<void>(!::read(wake_.get(), &count, sizeof(count)));
         continue;
       }
-      // Unwatched by an earlier event of this turn: gone from the map.
-      const auto found = watches_.find(event.data.u64);
+      // Unwatched by an earlier event of this turn: gone from the map. A copy: epoll_event is
+      // packed, and a reference into it would be misaligned.
+      const WatchId id = event.data.u64;
+      const auto found = watches_.find(id);
       if (found == watches_.end()) continue;
       const std::shared_ptr<FdHandler> handler = found->second.handler;
       handler->OnReady(event.events);
