@@ -20,8 +20,8 @@ enum class ExitCode : int {
   kFailed = 1,        // the operation was tried and failed
   kUsage = 2,         // the command line is wrong
   kInvalid = 3,       // a file or argument was refused: a pool with faults
-  kNotFound = 4,      // no such key, node or pool
-  kNotRunning = 5,    // no fabric in the directory, or the operator does not answer
+  kNotFound = 4,      // no such key, node, pool or fabric
+  kNotRunning = 5,    // the operator or the agents do not answer
   kTimedOut = 6,      // still not there at the deadline
   kWrongBytes = 7,    // replay read bytes that nobody put
   kInterrupted = 130  // Ctrl-C

@@ -1,55 +1,16 @@
 #include "cli/fabric_view.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "cli/files.h"
 #include "operator/kube/kube_api.h"
 #include "operator/kube/yaml.h"
-#include "placement/shard_map_codec.h"
+#include "operator/specs/shard_map_object.h"
 
 namespace kvfabric::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::size_t kMaxObjectFiles = 10'000;
-
-// Reading a status must not fail on a field that is absent or of another kind.
-std::uint64_t NumberAt(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
-}
-std::uint32_t CountAt(const Json& object, const char* key) {
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(NumberAt(object, key), UINT32_MAX));
-}
-std::string TextAt(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-Json ObjectAt(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_object() ? *found : Json::object();
-}
-Json ArrayAt(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_array() ? *found : Json::array();
-}
-
-Result<Member> DecodeMember(const Json& json) {
-  Member member;
-  member.node_name = TextAt(json, "nodeName");
-  member.agent_uid = TextAt(json, "agentUID");
-  member.address = TextAt(json, "address");
-  member.grpc_port = static_cast<std::uint16_t>(CountAt(json, "port"));
-  member.bulk_port = static_cast<std::uint16_t>(CountAt(json, "bulkPort"));
-  member.zone = TextAt(json, "zone");
-  member.weight = NumberAt(json, "weight");
-  const auto state = ParseMemberState(TextAt(json, "state"));
-  if (!state) return DataLoss("member " + member.node_name + ": unknown state");
-  member.state = *state;
-  return member;
-}
 
 // Objects of a kind as the operator's files hold them: API/PLURAL/[NAMESPACE/]NAME.yaml.
 Result<std::vector<kube::ObjectPtr>> ReadObjectFiles(const FabricDirectory& directory,
@@ -73,12 +34,12 @@ Result<std::vector<PoolView>> DecodeAll(const std::vector<kube::ObjectPtr>& pool
                                         const std::vector<kube::ObjectPtr>& maps) {
   std::vector<PoolView> views;
   for (const kube::ObjectPtr& object : pools) {
-    KVF_ASSIGN_OR_RETURN(PoolView view, DecodePoolObject(*object));
+    KVF_ASSIGN_OR_RETURN(PoolView view, DecodePoolView(*object));
     for (const kube::ObjectPtr& map : maps) {
       if (map->meta.name != object->meta.name) continue;
-      KVF_ASSIGN_OR_RETURN(ShardMap decoded, DecodeMapObject(map->json));
+      KVF_ASSIGN_OR_RETURN(ShardMapObject decoded, DecodeShardMap(*map));
       // A map of an earlier pool of this name is not this pool's.
-      if (decoded.pool_uid == view.uid) view.map = std::move(decoded);
+      if (decoded.map.pool_uid == view.pool.meta.uid) view.map = std::move(decoded.map);
     }
     views.push_back(std::move(view));
   }
@@ -96,77 +57,18 @@ Result<std::vector<PoolView>> LoadPoolsFromFiles(const FabricDirectory& director
 }  // namespace
 
 kube::ConditionStatus PoolView::condition(std::string_view type) const {
-  const kube::Condition* found = kube::FindCondition(conditions, type);
-  if (found == nullptr || observed_generation < generation) return kube::ConditionStatus::kUnknown;
+  const kube::Condition* found = kube::FindCondition(status().conditions, type);
+  if (found == nullptr || status().observed_generation < pool.meta.generation)
+    return kube::ConditionStatus::kUnknown;
   return found->status;
 }
 
 bool PoolView::ready() const { return condition("Ready") == kube::ConditionStatus::kTrue; }
 
-Result<ShardMap> DecodeMapObject(const std::string& json) {
-  const Json object = Json::parse(json, nullptr, false);
-  if (!object.is_object()) return DataLoss("shard map: not a JSON object");
-  const Json spec = ObjectAt(object, "spec");
-  ShardMap map;
-  map.pool_uid = TextAt(spec, "poolUID");
-  map.term = NumberAt(spec, "term");
-  map.epoch = NumberAt(spec, "epoch");
-  map.slot_count = CountAt(spec, "slotCount");
-  map.replicas = CountAt(spec, "replicas");
-  map.owners_per_slot = CountAt(spec, "owners");
-  for (const Json& entry : ArrayAt(spec, "members")) {
-    KVF_ASSIGN_OR_RETURN(map.members.emplace_back(), DecodeMember(entry));
-  }
-  KVF_ASSIGN_OR_RETURN(map.table,
-                       DecodeTable(TextAt(spec, "table"), {.slot_count = map.slot_count,
-                                                           .owners_per_slot = map.owners_per_slot,
-                                                           .member_count = map.members.size()}));
-  KVF_RETURN_IF_ERROR(map.Validate());
-  return map;
-}
-
-Result<PoolView> DecodePoolObject(const kube::Object& object) {
-  const Json json = Json::parse(object.json, nullptr, false);
-  if (!json.is_object()) return DataLoss("pool: not a JSON object");
-  const Json status = ObjectAt(json, "status");
+Result<PoolView> DecodePoolView(const kube::Object& object) {
   PoolView view;
+  KVF_ASSIGN_OR_RETURN(view.pool, DecodePool(object));
   view.name = object.meta.name.ToString();
-  view.uid = object.meta.uid;
-  view.generation = object.meta.generation;
-  view.observed_generation = static_cast<std::int64_t>(NumberAt(status, "observedGeneration"));
-  view.epoch = NumberAt(status, "epoch");
-  for (const Json& entry : ArrayAt(status, "conditions")) {
-    view.conditions.push_back({.type = TextAt(entry, "type"),
-                               .status = kube::ParseConditionStatus(TextAt(entry, "status")),
-                               .reason = TextAt(entry, "reason"),
-                               .message = TextAt(entry, "message"),
-                               .last_transition_time = TextAt(entry, "lastTransitionTime"),
-                               .observed_generation = 0});
-  }
-  const Json members = ObjectAt(status, "members");
-  view.members_desired = CountAt(members, "desired");
-  view.members_ready = CountAt(members, "ready");
-  view.members_recovering = CountAt(members, "recovering");
-  view.members_draining = CountAt(members, "draining");
-  view.members_lost = CountAt(members, "lost");
-  const Json slots = ObjectAt(status, "slots");
-  view.slots_total = NumberAt(slots, "total");
-  view.slots_assigned = NumberAt(slots, "assigned");
-  view.slots_migrating = NumberAt(slots, "migrating");
-  view.slots_under_replicated = NumberAt(slots, "underReplicated");
-  for (const Json& entry : ArrayAt(status, "tiers")) {
-    view.tiers.push_back({.name = TextAt(entry, "name"),
-                          .total_bytes = NumberAt(entry, "totalBytes"),
-                          .used_bytes = NumberAt(entry, "usedBytes"),
-                          .blocks = NumberAt(entry, "blocks")});
-  }
-  view.hit_ratio = TextAt(status, "hitRatio");
-  const Json rebalance = ObjectAt(status, "rebalance");
-  view.rebalance = {.state = TextAt(rebalance, "state"),
-                    .reason = TextAt(rebalance, "reason"),
-                    .slots_moved = NumberAt(rebalance, "slotsMoved"),
-                    .slots_remaining = NumberAt(rebalance, "slotsRemaining"),
-                    .bytes_moved = NumberAt(rebalance, "bytesMoved")};
   view.json = object.json;
   return view;
 }

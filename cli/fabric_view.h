@@ -11,38 +11,19 @@
 #include "cli/local_fabric.h"
 #include "operator/kube/conditions.h"
 #include "operator/kube/object.h"
+#include "operator/specs/pool_spec.h"
 #include "placement/shard_map.h"
 
 namespace kvfabric::cli {
 
-struct TierView {
-  std::string name;
-  std::uint64_t total_bytes = 0, used_bytes = 0, blocks = 0;
-};
-
-struct RebalanceView {
-  std::string state;
-  std::string reason;
-  std::uint64_t slots_moved = 0, slots_remaining = 0, bytes_moved = 0;
-};
-
 struct PoolView {
   std::string name;  // namespace/name
-  std::string uid;
-  std::int64_t generation = 0, observed_generation = 0;
-  std::uint64_t epoch = 0;
-  std::vector<kube::Condition> conditions;
-  std::uint32_t members_desired = 0, members_ready = 0, members_recovering = 0,
-                members_draining = 0, members_lost = 0;
-  std::uint64_t slots_total = 0, slots_assigned = 0, slots_migrating = 0,
-                slots_under_replicated = 0;
-  std::vector<TierView> tiers;
-  std::string hit_ratio;
-  RebalanceView rebalance;
+  Pool pool;
   std::optional<ShardMap> map;  // none before the first plan
   std::string json;             // the whole resource
 
-  // Status of a condition; Unknown when it is not there or not of this generation.
+  const PoolStatus& status() const { return pool.status; }
+  // Unknown when it is not there, or the status is of an earlier generation.
   kube::ConditionStatus condition(std::string_view type) const;
   bool ready() const;
 };
@@ -73,9 +54,7 @@ struct MembershipView {
 };
 std::optional<MembershipView> MembershipOf(const ShardMap& map, const std::string& node);
 
-// A KVCacheShardMap resource.
-Result<ShardMap> DecodeMapObject(const std::string& json);
 // A KVCachePool resource, without its map.
-Result<PoolView> DecodePoolObject(const kube::Object& object);
+Result<PoolView> DecodePoolView(const kube::Object& object);
 
 }  // namespace kvfabric::cli

@@ -15,13 +15,13 @@
 #include "common/clock.h"
 #include "common/unique_fd.h"
 #include "operator/kube/remote_kube.h"
+#include "operator/specs/cluster_objects.h"
 
 namespace kvfabric::cli {
 namespace {
 
 constexpr std::chrono::seconds kStartBudget{60};
 constexpr std::chrono::milliseconds kPollEvery{20};
-constexpr const char* kDrainAnnotation = "kvfabric.io/drain";
 
 // Polls `ready` until it is true, the process is gone, or the budget is over.
 template <typename Ready>

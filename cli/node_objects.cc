@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "operator/kube/api_error.h"
+#include "operator/specs/cluster_objects.h"
 
 namespace kvfabric::cli {
 namespace {

@@ -12,8 +12,6 @@
 
 namespace kvfabric::cli {
 
-inline constexpr const char* kAgentNamespace = "kvfabric-system";
-
 std::string NodeJson(const FabricNode& node);
 std::string PodJson(const FabricNode& node);
 kube::ObjectName PodNameOf(const std::string& node);

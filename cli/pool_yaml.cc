@@ -7,8 +7,7 @@
 #include "cli/fabric_directory.h"
 #include "operator/kube/api_error.h"
 #include "operator/kube/yaml.h"
-#include "operator/specs/crd_schema.h"
-#include "operator/specs/quantity.h"
+#include "operator/specs/pool_spec.h"
 
 namespace kvfabric::cli {
 namespace {
@@ -40,25 +39,6 @@ class FaultList {
   std::size_t count_ = 0;
 };
 
-std::uint64_t DramBytes(const Json& spec) {
-  std::uint64_t bytes = 0;
-  for (const Json& tier : spec.at("tiers")) {
-    if (tier.at("type") != "DRAM") continue;
-    const Json& capacity = tier.at("capacityPerNode");
-    const std::string text = capacity.is_string() ? capacity.get<std::string>() : capacity.dump();
-    bytes += ParseQuantity(text).value_or(0);
-  }
-  return bytes;
-}
-
-std::vector<std::string> TenantNames(const Json& spec) {
-  std::vector<std::string> names;
-  if (!spec.contains("tenancy") || !spec.at("tenancy").contains("tenants")) return names;
-  for (const Json& tenant : spec.at("tenancy").at("tenants"))
-    names.push_back(tenant.at("name").get<std::string>());
-  return names;
-}
-
 // Fills in the namespace, as kubectl does from its context.
 std::string WithNamespace(const std::string& json) {
   Json object = Json::parse(json, nullptr, false);
@@ -73,15 +53,17 @@ void ReadDocument(const std::string& text, FaultList& faults, std::vector<PoolDo
   const Result<kube::Object> object = kube::ParseObject(kube::Kind::kPool, pool.json);
   if (!object.ok()) return faults.Add(object.status().message());
   pool.name = object->meta.name.ToString();
-  std::vector<kube::Cause> causes;
-  const Result<std::string> whole =
-      CrdSchema::Of(kube::Kind::kPool).Check(pool.json, nullptr, &causes);
-  if (!whole.ok()) return faults.Add(whole.status().message());
+  const Result<Pool> decoded = DecodePool(*object);
+  if (!decoded.ok()) return faults.Add(decoded.status().message());
+  std::vector<kube::Cause> causes = decoded->faults;
+  // What this version cannot do would only be refused later, with everything running.
+  if (causes.empty()) causes = NotBuilt(decoded->spec);
   for (const kube::Cause& cause : causes) faults.Add(cause.field + ": " + cause.message);
-  if (!causes.empty()) return;
-  const Json spec = Json::parse(*whole).at("spec");
-  pool.dram_bytes_per_node = DramBytes(spec);
-  pool.tenants = TenantNames(spec);
+  for (const TierSpec& tier : decoded->spec.tiers) {
+    if (tier.type == TierType::kDram) pool.dram_bytes_per_node += tier.capacity_bytes;
+  }
+  for (const TenantSpec& tenant : decoded->spec.tenancy.tenants)
+    pool.tenants.push_back(tenant.name);
   pools.push_back(std::move(pool));
 }
 

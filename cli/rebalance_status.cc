@@ -21,12 +21,12 @@ void ShowText(const FabricView& view) {
   std::vector<std::vector<std::string>> rows = {
       {"POOL", "STATE", "MOVED", "REMAINING", "BYTES MOVED", "SHORT OF COPIES", "REASON"}};
   for (const PoolView& pool : view.pools) {
-    const RebalanceView& rebalance = pool.rebalance;
+    const RebalanceStatus& rebalance = pool.status().rebalance;
     rows.push_back({pool.name, rebalance.state.empty() ? "-" : rebalance.state,
                     std::to_string(rebalance.slots_moved) + " slots",
                     std::to_string(rebalance.slots_remaining) + " slots",
                     FormatBytes(static_cast<double>(rebalance.bytes_moved)),
-                    std::to_string(pool.slots_under_replicated), rebalance.reason});
+                    std::to_string(pool.status().slots.under_replicated), rebalance.reason});
   }
   std::printf("%s", FormatTable(rows).c_str());
 }
@@ -35,12 +35,12 @@ void ShowJson(const FabricView& view) {
   Json json = Json::array();
   for (const PoolView& pool : view.pools) {
     json.push_back({{"pool", pool.name},
-                    {"state", pool.rebalance.state},
-                    {"reason", pool.rebalance.reason},
-                    {"slotsMoved", pool.rebalance.slots_moved},
-                    {"slotsRemaining", pool.rebalance.slots_remaining},
-                    {"bytesMoved", pool.rebalance.bytes_moved},
-                    {"underReplicated", pool.slots_under_replicated}});
+                    {"state", pool.status().rebalance.state},
+                    {"reason", pool.status().rebalance.reason},
+                    {"slotsMoved", pool.status().rebalance.slots_moved},
+                    {"slotsRemaining", pool.status().rebalance.slots_remaining},
+                    {"bytesMoved", pool.status().rebalance.bytes_moved},
+                    {"underReplicated", pool.status().slots.under_replicated}});
   }
   std::printf("%s\n", json.dump(2).c_str());
 }

@@ -25,7 +25,8 @@ Result<Chain> ChainOf(std::span<const std::uint64_t> ids) {
 std::uint64_t CountWrongBytes(ByteSpan want, ByteSpan got) {
   if (want.size() != got.size()) return std::max(want.size(), got.size());
   std::uint64_t wrong = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) wrong += want[i] != got[i] ? 1 : 0;
+  for (std::size_t i = 0; i < want.size(); ++i)
+    if (want[i] != got[i]) ++wrong;
   return wrong;
 }
 

@@ -28,8 +28,8 @@ std::string Ready(const PoolView& pool) {
 }
 
 std::string Used(const PoolView& pool) {
-  if (pool.tiers.empty()) return "-";
-  const TierView& tier = pool.tiers[0];
+  if (pool.status().tiers.empty()) return "-";
+  const TierStatus& tier = pool.status().tiers[0];
   return FormatBytes(static_cast<double>(tier.used_bytes)) + " of " +
          FormatBytes(static_cast<double>(tier.total_bytes));
 }
@@ -39,10 +39,11 @@ std::string PoolTable(const FabricView& view) {
       {"POOL", "READY", "MEMBERS", "EPOCH", "USED", "HIT", "REBALANCE"}};
   for (const PoolView& pool : view.pools) {
     rows.push_back({pool.name, Ready(pool),
-                    std::to_string(pool.members_ready) + "/" + std::to_string(pool.members_desired),
-                    std::to_string(pool.epoch), Used(pool),
-                    pool.hit_ratio.empty() ? "-" : pool.hit_ratio,
-                    pool.rebalance.state.empty() ? "-" : pool.rebalance.state});
+                    std::to_string(pool.status().members.ready) + "/" +
+                        std::to_string(pool.status().members.desired),
+                    std::to_string(pool.map ? pool.map->epoch : 0), Used(pool),
+                    pool.status().hit_ratio.empty() ? "-" : pool.status().hit_ratio,
+                    pool.status().rebalance.state.empty() ? "-" : pool.status().rebalance.state});
   }
   return view.pools.empty() ? "no pools: kvctl up -f POOL.yaml applies one\n" : FormatTable(rows);
 }
@@ -51,7 +52,7 @@ std::string PoolTable(const FabricView& view) {
 std::string Complaints(const FabricView& view) {
   std::string text;
   for (const PoolView& pool : view.pools) {
-    for (const kube::Condition& condition : pool.conditions) {
+    for (const kube::Condition& condition : pool.status().conditions) {
       const bool bad_when_true = condition.type == "Degraded" || condition.type == "Progressing";
       const bool bad = bad_when_true ? condition.status == kube::ConditionStatus::kTrue
                                      : condition.status == kube::ConditionStatus::kFalse;
@@ -120,7 +121,7 @@ std::string JsonOf(const FabricView& view) {
     Json entry = Json::parse(pool.json, nullptr, false);
     json["pools"].push_back({{"name", pool.name},
                              {"ready", pool.ready()},
-                             {"epoch", pool.map ? pool.map->epoch : pool.epoch},
+                             {"epoch", pool.map ? pool.map->epoch : 0},
                              {"term", pool.map ? pool.map->term : 0},
                              {"status", entry.value("status", Json::object())},
                              {"spec", entry.value("spec", Json::object())}});

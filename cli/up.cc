@@ -115,15 +115,15 @@ class Starter {
 // A fault that waiting does not cure.
 Status Refusal(const PoolView& pool) {
   if (pool.condition("ConfigValid") != kube::ConditionStatus::kFalse) return Status::Ok();
-  const kube::Condition* condition = kube::FindCondition(pool.conditions, "ConfigValid");
+  const kube::Condition* condition = kube::FindCondition(pool.status().conditions, "ConfigValid");
   return InvalidArgument("pool " + pool.name + ": ConfigValid=False: " + condition->reason + ": " +
                          condition->message);
 }
 
 std::string WaitingFor(const PoolView& pool) {
-  std::string text = "pool " + pool.name + ": " + std::to_string(pool.members_ready) + "/" +
-                     std::to_string(pool.members_desired) + " members";
-  const kube::Condition* ready = kube::FindCondition(pool.conditions, "Ready");
+  std::string text = "pool " + pool.name + ": " + std::to_string(pool.status().members.ready) +
+                     "/" + std::to_string(pool.status().members.desired) + " members";
+  const kube::Condition* ready = kube::FindCondition(pool.status().conditions, "Ready");
   if (ready != nullptr && !ready->message.empty()) text += ": " + ready->message;
   return text;
 }
@@ -131,7 +131,7 @@ std::string WaitingFor(const PoolView& pool) {
 // Ready is the operator's word for this generation; members must be all of ours too, as it may not
 // have seen the last ones yet.
 bool IsUp(const PoolView& pool, std::size_t nodes) {
-  return pool.ready() && pool.members_ready >= nodes && pool.map.has_value();
+  return pool.ready() && pool.status().members.ready >= nodes && pool.map.has_value();
 }
 
 Status WaitUntilReady(kube::KubeClient& api, std::size_t nodes, double timeout_s,
@@ -185,9 +185,13 @@ Status BringUp(const UpArgs& args, const FabricDirectory& directory, const PoolS
 void Tell(const FabricDirectory& directory) {
   const Result<FabricView> view = LoadView(directory);
   if (!view.ok()) return;
-  for (const PoolView& pool : view->pools)
-    std::printf("pool %s is ready: %u members, epoch %llu\n", pool.name.c_str(), pool.members_ready,
-                static_cast<unsigned long long>(pool.map->epoch));
+  for (const PoolView& pool : view->pools) {
+    std::printf("pool %s is ready: %u members, epoch %llu\n", pool.name.c_str(),
+                pool.status().members.ready,
+                static_cast<unsigned long long>(pool.map ? pool.map->epoch : 0));
+    for (const std::string& text : Simplifications(pool.pool.spec))
+      std::printf("  note: %s\n", text.c_str());
+  }
   for (const NodeView& node : view->nodes) {
     std::printf("%s: socket %s, grpc 127.0.0.1:%u, http://127.0.0.1:%u/metrics\n",
                 node.node.name.c_str(), directory.agent_socket(node.node.name).c_str(),

@@ -14,7 +14,7 @@
 namespace kvfabric::cli {
 namespace {
 
-using namespace std::chrono_literals;
+constexpr std::chrono::seconds kLong{10};
 
 class Process : public testing::Test {
  protected:
@@ -40,7 +40,7 @@ TEST_F(Process, RunsInASessionOfItsOwnWithItsOutputInTheLog) {
   EXPECT_TRUE(IsRunning(*process));
   EXPECT_NE(::getsid(process->pid), ::getsid(0));
   ASSERT_TRUE(SendSignal(*process, SIGKILL).ok());
-  EXPECT_TRUE(WaitUntilGone(*process, 10s));
+  EXPECT_TRUE(WaitUntilGone(*process, kLong));
   EXPECT_FALSE(IsRunning(*process));
   EXPECT_EQ(SendSignal(*process, SIGKILL).code(), StatusCode::kNotFound);
 }
@@ -58,10 +58,10 @@ TEST_F(Process, NeverSignalsAnotherProcessThatGotThePid) {
   other.start_ticks += 1;  // as if the pid had been reused
   EXPECT_FALSE(IsRunning(other));
   EXPECT_EQ(SendSignal(other, SIGKILL).code(), StatusCode::kNotFound);
-  EXPECT_TRUE(WaitUntilGone(other, 0ms));
+  EXPECT_TRUE(WaitUntilGone(other, std::chrono::milliseconds(0)));
   EXPECT_TRUE(IsRunning(*process));
   ASSERT_TRUE(SendSignal(*process, SIGKILL).ok());
-  EXPECT_TRUE(WaitUntilGone(*process, 10s));
+  EXPECT_TRUE(WaitUntilGone(*process, kLong));
 }
 
 TEST_F(Process, CountsAZombieAsGone) {
@@ -69,7 +69,7 @@ TEST_F(Process, CountsAZombieAsGone) {
   if (child == 0) ::_exit(0);
   const auto ticks = StartTicks(child);  // may be a zombie by now already
   const ProcessId process{.pid = child, .start_ticks = ticks.value_or(0)};
-  EXPECT_TRUE(WaitUntilGone(process, 10s));
+  EXPECT_TRUE(WaitUntilGone(process, kLong));
   EXPECT_FALSE(IsRunning(process));
   EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
