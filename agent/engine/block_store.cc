@@ -107,7 +107,7 @@ Status BlockStore::Collides(const BlockEntry& present, const BlockHeader& header
 }
 
 BlockStore::Attempt BlockStore::TryReserve(BlockHeader& header, BlockOrigin origin,
-                                           TenantAccount* tenant) {
+                                           TenantAccount* tenant, DramArena::Fit fit) {
   const bool transient = origin == BlockOrigin::kTransient;
   const std::uint64_t charge = ChargeOf(header);
   BlockEntry* entry = table_.Acquire(header.id);
@@ -130,7 +130,7 @@ BlockStore::Attempt BlockStore::TryReserve(BlockHeader& header, BlockOrigin orig
         return {.refusal = Refusal::kCapacity, .status = ResourceExhausted("pool is full")};
     }
   }
-  auto slot = arena_.Allocate(tenant->name, header.length_bytes);
+  auto slot = arena_.Allocate(tenant->name, header.length_bytes, fit);
   if (!slot.ok()) {
     bytes_.GiveBack(*tenant, charge, transient);
     table_.Release(entry);
@@ -170,7 +170,7 @@ Result<PinnedBlock> BlockStore::Commit(BlockEntry* entry, BlockOrigin origin,
     return published;
   }
   counters_.Add(EngineCounters::kPuts);
-  return *MakePin(entry, entry->header.has_other_holder, header.last_touch_us, false);
+  return MakePin(entry, header.last_touch_us, header.has_other_holder, false);
 }
 
 Status BlockStore::Publish(BlockEntry* entry, BlockOrigin origin, bool travelled) {
@@ -224,13 +224,12 @@ void BlockStore::AddPin(BlockEntry* entry) {
   if ((before & BlockEntry::kPinMask) == 0) bytes_.AddPinned(ChargeOf(entry->header));
 }
 
-std::optional<PinnedBlock> BlockStore::MakePin(BlockEntry* entry, bool other_holder,
-                                               std::int64_t touch_us, bool spill) {
-  // Outside all locks: the header is constant while the pin that was just taken holds.
-  auto handle = std::make_shared<PinnedBlock::Handle>(shared_from_this(), entry, spill);
-  handle->header.has_other_holder = other_holder;
-  handle->header.last_touch_us = touch_us;
-  return PinnedBlock(std::move(handle));
+PinnedBlock BlockStore::MakePin(BlockEntry* entry, std::int64_t touch_us, bool other_holder,
+                                bool spill) {
+  return PinnedBlock(std::make_shared<const PinnedBlock::Handle>(
+      shared_from_this(), entry,
+      PinnedBlock::Handle::Moment{.last_touch_us = touch_us, .has_other_holder = other_holder},
+      spill));
 }
 
 std::optional<PinnedBlock> BlockStore::Pin(const KeyId& id, const std::string_view* key,
@@ -250,7 +249,7 @@ std::optional<PinnedBlock> BlockStore::Pin(const KeyId& id, const std::string_vi
     other_holder = entry->has_other_holder;
     touch_us = entry->last_touch_us;
   }
-  return MakePin(entry, other_holder, touch_us, false);
+  return MakePin(entry, touch_us, other_holder, false);
 }
 
 void BlockStore::Unpin(BlockEntry* entry, bool spill) {

@@ -58,7 +58,8 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   // Limits, namespace, and whether the block is here already.
   Status CheckHeader(const BlockHeader& header, BlockOrigin origin);
   // One try to get entry, bytes and memory; `header` is moved from on success only.
-  Attempt TryReserve(BlockHeader& header, BlockOrigin origin, TenantAccount* tenant);
+  Attempt TryReserve(BlockHeader& header, BlockOrigin origin, TenantAccount* tenant,
+                     DramArena::Fit fit);
   TenantAccount* TenantFor(const std::string& name) { return order_->TenantFor(name); }
   Result<PinnedBlock> Commit(BlockEntry* entry, BlockOrigin origin, std::uint64_t computed);
   // Gives a reserved or drained entry and its memory back.
@@ -106,8 +107,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   Status Publish(BlockEntry* entry, BlockOrigin origin, bool travelled);
   Status PublishTransient(BlockEntry* entry);
   Status Collides(const BlockEntry& present, const BlockHeader& header);
-  std::optional<PinnedBlock> MakePin(BlockEntry* entry, bool other_holder, std::int64_t touch_us,
-                                     bool spill);
+  PinnedBlock MakePin(BlockEntry* entry, std::int64_t touch_us, bool other_holder, bool spill);
   void EndSpill(BlockEntry* entry);
   void UnpinTransient(BlockEntry* entry);
   void AddPin(BlockEntry* entry);

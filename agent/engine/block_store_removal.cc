@@ -55,7 +55,7 @@ BlockStore::Eviction BlockStore::EvictOne(TenantAccount* only, SpillTarget* targ
   counters_.Add(EngineCounters::kEvictedBytes, harvest.bytes);
   for (const Harvest::Spilled& block : harvest.spilled) {
     const std::uint64_t charge = ChargeOf(block.entry->header);
-    if (target->Take(*MakePin(block.entry, block.other_holder, block.touch_us, true))) {
+    if (target->Take(MakePin(block.entry, block.touch_us, block.other_holder, true))) {
       counters_.Add(EngineCounters::kSpilled);
     } else {
       counters_.Add(EngineCounters::kEvicted);
@@ -76,8 +76,9 @@ bool BlockStore::TakeVictim(const Victim& victim, SpillTarget* target, Harvest& 
     if (entry == nullptr || entry->pins() > 0) return false;
     if (target != nullptr && victim.spillable()) {
       harvest.spill = !bytes_.SpillFull(ChargeOf(entry->header));
-      // Below the high watermark there is time to wait for the peers.
-      harvest.paused = !harvest.spill && !bytes_.above_high();
+      // Below the high watermark there is time to wait for the peers, if there is one to wait for:
+      // a block larger than the whole queue is dropped.
+      harvest.paused = !harvest.spill && !bytes_.above_high() && bytes_.pending_spill() > 0;
       if (harvest.paused) return true;
     }
     lanes = order_->OtherLanes(entry->header);

@@ -15,7 +15,10 @@ Result<std::unique_ptr<CacheEngine>> CacheEngine::Create(Options options, Enviro
       std::make_unique<LocalEngine>(std::move(options), environment, std::move(store)));
 }
 
-const BlockHeader& PinnedBlock::header() const { return handle_->header; }
+const BlockHeader& PinnedBlock::header() const { return handle_->header(); }
+const KeyId& PinnedBlock::id() const { return handle_->fixed().id; }
+const NamespaceRef& PinnedBlock::ns() const { return handle_->fixed().ns; }
+std::uint64_t PinnedBlock::checksum() const { return handle_->fixed().checksum; }
 ByteSpan PinnedBlock::bytes() const { return handle_->bytes(); }
 MemoryLocation PinnedBlock::location() const { return handle_->location(); }
 

@@ -50,7 +50,11 @@ class PinnedBlock {
   explicit PinnedBlock(std::shared_ptr<const Handle> handle) : handle_(std::move(handle)) {}
 
   explicit operator bool() const { return handle_ != nullptr; }
-  const BlockHeader& header() const;  // last_touch and flags as of pinning
+  const BlockHeader& header() const;  // last_touch and flags as of pinning; copied at first use
+  // The same without that copy.
+  const KeyId& id() const;
+  const NamespaceRef& ns() const;
+  std::uint64_t checksum() const;
   ByteSpan bytes() const;
   MemoryLocation location() const;
 

@@ -114,19 +114,18 @@ const PinnedBlock* LeaseTable::FindBlock(Lease& lease, const KeyId& id) {
   const std::vector<PinnedBlock>& blocks = lease.blocks;
   if (blocks.empty()) return nullptr;
   const std::size_t next = lease.next % blocks.size();
-  if (blocks[next].header().id == id) {
+  if (blocks[next].id() == id) {
     lease.next = next + 1;
     return &blocks[next];
   }
   if (lease.by_id.empty()) {
     lease.by_id.resize(blocks.size());
     std::iota(lease.by_id.begin(), lease.by_id.end(), 0U);
-    std::ranges::sort(lease.by_id, {},
-                      [&blocks](std::uint32_t i) { return blocks[i].header().id; });
+    std::ranges::sort(lease.by_id, {}, [&blocks](std::uint32_t i) { return blocks[i].id(); });
   }
   const auto found = std::ranges::lower_bound(
-      lease.by_id, id, {}, [&blocks](std::uint32_t i) { return blocks[i].header().id; });
-  if (found == lease.by_id.end() || blocks[*found].header().id != id) return nullptr;
+      lease.by_id, id, {}, [&blocks](std::uint32_t i) { return blocks[i].id(); });
+  if (found == lease.by_id.end() || blocks[*found].id() != id) return nullptr;
   lease.next = *found + std::size_t{1};
   return &blocks[*found];
 }
@@ -195,7 +194,7 @@ void LeaseTable::End(LeaseId lease, Remains& remains) {
 }
 
 LeaseTable::Budget LeaseTable::BudgetOf(Session& session, const PinnedBlock& block) {
-  const NamespaceRef& ns = block.header().ns;
+  const NamespaceRef& ns = block.ns();
   if (ns != session.last_ns) {
     session.last_ns = ns;
     session.last = {.pool = &pools_[ns->pool_uid],
@@ -214,8 +213,8 @@ bool LeaseTable::TakePin(Session& session, const PinnedBlock& block) {
   if (!block || session.pins >= options_.max_pins_per_session || stats_.pins >= options_.max_pins) {
     return false;
   }
-  const KeyId& id = block.header().id;
-  const std::uint64_t bytes = block.header().length_bytes;
+  const KeyId& id = block.id();
+  const std::uint64_t bytes = block.bytes().size();
   const Budget budget = BudgetOf(session, block);
   const std::uint64_t tier = budget.pool->tier_bytes;
   const bool new_here = !session.pinned.Contains(id);
@@ -234,8 +233,8 @@ bool LeaseTable::TakePin(Session& session, const PinnedBlock& block) {
 }
 
 void LeaseTable::DropPin(Session& session, const PinnedBlock& block) {
-  const KeyId& id = block.header().id;
-  const std::uint64_t bytes = block.header().length_bytes;
+  const KeyId& id = block.id();
+  const std::uint64_t bytes = block.bytes().size();
   const Budget budget = BudgetOf(session, block);
   if (session.pinned.Remove(id)) *budget.session_bytes -= bytes;
   if (pinned_.Remove(id)) budget.pool->pinned_bytes -= bytes;

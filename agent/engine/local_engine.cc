@@ -59,7 +59,10 @@ Result<Reservation> LocalEngine::Reserve(BlockHeader header, BlockOrigin origin)
   int refused_rounds = 0;
   BlockStore::Attempt attempt;
   for (int step = 0;; ++step) {
-    attempt = store_->TryReserve(header, origin, tenant);
+    // What was evicted may not fit well, but that is better than evicting on and on.
+    const bool any_fit = for_memory >= kMaxEvictionsForMemory / 2;
+    attempt = store_->TryReserve(header, origin, tenant,
+                                 any_fit ? DramArena::Fit::kAny : DramArena::Fit::kGood);
     if (attempt.refusal == BlockStore::Refusal::kNone) break;
     if (attempt.refusal == BlockStore::Refusal::kFinal || step >= kMaxInlineEvictions) break;
     const bool memory = attempt.refusal == BlockStore::Refusal::kArena;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kLargestMemfdBytes = std::uint64_t{64} << 20U;
 constexpr std::uint64_t kSmallestMemfdBytes = std::uint64_t{1} << 20U;
+// A block may take a slot this many times its size when memory is short.
+constexpr std::uint64_t kMostWaste = 2;
 
 }  // namespace
 
@@ -53,41 +55,44 @@ DramArena::DramArena(Options options, std::uint64_t memfd_bytes)
 
 DramArena::~DramArena() { leash_.Cut(); }
 
-Result<ArenaSlot> DramArena::Allocate(const std::string& tenant, std::uint64_t bytes) {
+Result<ArenaSlot> DramArena::Allocate(const std::string& tenant, std::uint64_t bytes, Fit fit) {
   if (bytes > memfd_bytes_) {
     return InvalidArgument("arena: allocate for tenant " + tenant + ": block too large (" +
                            std::to_string(bytes) + " bytes, limit " + std::to_string(memfd_bytes_) +
                            ")");
   }
-  const std::uint64_t slot_bytes = RoundUpToSlot(bytes);
   Remains remains;
   MutexLock lock(mu_);
-  KVF_ASSIGN_OR_RETURN(Slab * slab, SlabFor(tenant, slot_bytes, remains));
+  KVF_ASSIGN_OR_RETURN(Slab * slab, SlabFor(tenant, RoundUpToSlot(bytes), fit, remains));
   const std::uint64_t offset = slab->Take();
-  const std::uint64_t id = slab->memfd->id();
-  if (slab->full()) {
-    auto& by_size = tenants_[tenant].partial;
-    const auto partial = by_size.find(slot_bytes);
-    partial->second.erase(id);
-    if (partial->second.empty()) by_size.erase(partial);
-  }
-  slot_bytes_ += slot_bytes;
-  return ArenaSlot{
-      .data = slab->memfd->data() + offset, .memfd_id = id, .offset = offset, .bytes = slot_bytes};
+  if (slab->full()) DropPartial(slab);
+  slot_bytes_ += slab->slot_bytes();
+  return ArenaSlot{.data = slab->memfd->data() + offset,
+                   .memfd_id = slab->memfd->id(),
+                   .offset = offset,
+                   .bytes = slab->slot_bytes()};
 }
 
-Result<Slab*> DramArena::SlabFor(const std::string& tenant, std::uint64_t slot_bytes,
+Result<Slab*> DramArena::SlabFor(const std::string& tenant, std::uint64_t slot_bytes, Fit fit,
                                  Remains& remains) {
   Tenant& owner = tenants_[tenant];
-  if (const auto partial = owner.partial.find(slot_bytes); partial != owner.partial.end()) {
-    return partial->second.begin()->second;
-  }
+  const auto at_least = owner.partial.lower_bound(slot_bytes);
+  const bool any = at_least != owner.partial.end();
+  if (any && at_least->first == slot_bytes) return at_least->second.begin()->second;
   Slab* slab = nullptr;
   if (!owner.empty.empty()) {
     slab = owner.empty.begin()->second;
     owner.empty.erase(owner.empty.begin());
   } else {
-    KVF_ASSIGN_OR_RETURN(slab, NewSlab(tenant, remains));
+    auto fresh = NewSlab(tenant, remains);
+    if (!fresh.ok()) {
+      // Better a slot too large than dropping somebody's blocks for one that fits.
+      if (any && (fit == Fit::kAny || at_least->first / kMostWaste <= slot_bytes)) {
+        return at_least->second.begin()->second;
+      }
+      return fresh.status();
+    }
+    slab = *fresh;
   }
   if (slot_bytes > slab->memfd->size_bytes()) {  // the probe's is small
     PutEmpty(slab);
@@ -96,6 +101,14 @@ Result<Slab*> DramArena::SlabFor(const std::string& tenant, std::uint64_t slot_b
   slab->Cut(slot_bytes);
   owner.partial[slot_bytes][slab->memfd->id()] = slab;
   return slab;
+}
+
+void DramArena::DropPartial(Slab* slab) {
+  auto& by_size = tenants_[slab->tenant].partial;
+  const auto partial = by_size.find(slab->slot_bytes());
+  if (partial == by_size.end()) return;
+  partial->second.erase(slab->memfd->id());
+  if (partial->second.empty()) by_size.erase(partial);
 }
 
 Result<Slab*> DramArena::NewSlab(const std::string& tenant, Remains& remains) {
@@ -149,17 +162,15 @@ void DramArena::Free(const ArenaSlot& slot) {
     const auto found = slabs_.find(slot.memfd_id);
     KVF_CHECK(found != slabs_.end(), "slot of a memfd that is gone");
     Slab* slab = found->second.get();
-    const bool was_full = slab->full();
     slab->GiveBack(slot.offset);
-    slot_bytes_ -= slot.bytes;
+    slot_bytes_ -= slab->slot_bytes();
     if (slab->state == Slab::State::kActive) {
-      auto& by_size = tenants_[slab->tenant].partial;
-      if (was_full) by_size[slab->slot_bytes()][slot.memfd_id] = slab;
-      if (!slab->empty()) return;
-      const auto partial = by_size.find(slab->slot_bytes());
-      partial->second.erase(slot.memfd_id);
-      if (partial->second.empty()) by_size.erase(partial);
-      PutEmpty(slab);
+      if (slab->empty()) {
+        DropPartial(slab);
+        PutEmpty(slab);
+      } else {
+        tenants_[slab->tenant].partial[slab->slot_bytes()][slot.memfd_id] = slab;
+      }
       return;
     }
     if (!slab->empty()) return;
@@ -260,11 +271,7 @@ std::optional<std::uint64_t> DramArena::EmptyColdest(
   }
   if (coldest == nullptr) return std::nullopt;
   const std::uint64_t id = coldest->memfd->id();
-  auto& by_size = tenants_[coldest->tenant].partial;
-  if (const auto partial = by_size.find(coldest->slot_bytes()); partial != by_size.end()) {
-    partial->second.erase(id);
-    if (partial->second.empty()) by_size.erase(partial);
-  }
+  DropPartial(coldest);
   coldest->state = Slab::State::kEmptying;
   coldest->since = clock_.Now();
   coldest->wanted_by = wanted_by;

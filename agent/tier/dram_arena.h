@@ -4,9 +4,10 @@
 // tenant for their whole life (DESIGN 4; FINE-PRINT 5-7).
 //
 // Owned by main; any thread may call. Slots hold payload only, in steps of 256 bytes; a memfd has
-// one slot size at a time and may change it while empty. Memory changes tenant by closing one
-// memfd and making a fresh one. Hard cap: memfds in use plus closed ones that a session has still
-// mapped never exceed Options::bytes (the probe's 1 MiB apart).
+// one slot size at a time and may change it while empty; a block takes a larger slot only when
+// no memfd can be had for its size: at most twice as large, or any with Fit::kAny. Memory changes
+// tenant by closing one memfd and making a fresh one. Hard cap: memfds in use plus closed ones that
+// a session has still mapped never exceed Options::bytes (the probe's 1 MiB apart).
 //
 // Closing rule: a memfd that leaves use counts until every session that mapped it said so
 // (OnUnmapped) or ended; the local socket service tells sessions to unmap when OnClosing names
@@ -48,7 +49,7 @@ struct ArenaSlot {
   std::byte* data = nullptr;
   std::uint64_t memfd_id = 0;
   std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;  // slot size
+  std::uint64_t bytes = 0;  // slot size, at least what was asked for
 };
 
 // The local socket service. Called under the arena's lock: only append to a queue of your own.
@@ -111,7 +112,9 @@ class DramArena {
 
   // RESOURCE_EXHAUSTED when the tenant's memfds are full and no other can be had now: evict and
   // try again, or Reclaim. INVALID_ARGUMENT for more than memfd_bytes().
-  Result<ArenaSlot> Allocate(const std::string& tenant, std::uint64_t bytes) EXCLUDES(mu_);
+  enum class Fit : std::uint8_t { kGood, kAny };
+  Result<ArenaSlot> Allocate(const std::string& tenant, std::uint64_t bytes, Fit fit = Fit::kGood)
+      EXCLUDES(mu_);
   void Free(const ArenaSlot& slot) EXCLUDES(mu_);
   // The bytes of a slot that is handed out, for those who kept its numbers only.
   MutableByteSpan BytesAt(const ArenaSlot& slot) const EXCLUDES(mu_);
@@ -151,8 +154,9 @@ class DramArena {
   using Remains = std::vector<std::shared_ptr<Memfd>>;
 
   DramArena(Options options, std::uint64_t memfd_bytes);
-  Result<Slab*> SlabFor(const std::string& tenant, std::uint64_t slot_bytes, Remains& remains)
-      REQUIRES(mu_);
+  Result<Slab*> SlabFor(const std::string& tenant, std::uint64_t slot_bytes, Fit fit,
+                        Remains& remains) REQUIRES(mu_);
+  void DropPartial(Slab* slab) REQUIRES(mu_);
   Result<Slab*> NewSlab(const std::string& tenant, Remains& remains) REQUIRES(mu_);
   Result<std::shared_ptr<Memfd>> TakeMemfd(Remains& remains) REQUIRES(mu_);
   Slab* EmptySlabOfAnother() REQUIRES(mu_);
