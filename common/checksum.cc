@@ -10,23 +10,13 @@
 
 namespace kvfabric {
 
-struct BlockHasher::State {
-  XXH3_state_t xxh3;
-};
-
-BlockHasher::BlockHasher() : state_(std::make_unique<State>()) { Reset(); }
-
-BlockHasher::~BlockHasher() = default;
-
-void BlockHasher::Reset() { XXH3_64bits_reset(&state_->xxh3); }
-
 void BlockHasher::AddPiece(ByteSpan piece) {
-  std::byte digest[8];
-  StoreLe<std::uint64_t>(digest, XXH3_64bits(piece.data(), piece.size()));
-  XXH3_64bits_update(&state_->xxh3, digest, sizeof(digest));
+  const std::size_t at = digests_.size();
+  digests_.resize(at + sizeof(std::uint64_t));
+  StoreLe<std::uint64_t>(digests_.data() + at, XXH3_64bits(piece.data(), piece.size()));
 }
 
-std::uint64_t BlockHasher::Finish() const { return XXH3_64bits_digest(&state_->xxh3); }
+std::uint64_t BlockHasher::Finish() const { return XXH3_64bits(digests_.data(), digests_.size()); }
 
 std::uint64_t BlockChecksum(ByteSpan block) {
   if (block.size() <= kPieceBytes) {  // no state to allocate for the common small block
