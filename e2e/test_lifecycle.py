@@ -1,0 +1,208 @@
+"""up, down, status, and what is refused at start."""
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import time
+import unittest
+
+import fabric
+from fabric import Fabric, alive, pool_yaml, wait_until
+
+
+def fast(method):
+    method.fast = True
+    return method
+
+
+BAD_POOL = """
+apiVersion: kvfabric.io/v1alpha1
+kind: KVCachePool
+metadata:
+  name: bad
+spec:
+  tiers:
+    - name: dram
+      type: DRAMM
+      capacityPerNode: lots
+      highWatermarkPercent: 300
+  sharding:
+    slots: 1000
+    replicas: 9
+  typo: true
+"""
+
+
+class Lifecycle(unittest.TestCase):
+    @fast
+    def test_up_use_down_and_nothing_is_left(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 3, "--zones", "3")
+            pids = [f.pid()] + [f.pid(f"node-{i}") for i in range(3)]
+            self.assertTrue(all(alive(pid) for pid in pids))
+            self.assertEqual(stat.S_IMODE(os.stat(f.dir / "tokens").st_mode), 0o600)
+            f.must("put", "greeting", "--node", "node-0", stdin=b"hello")
+            self.assertEqual(f.must("get", "greeting", "--node", "node-0"), "hello")
+            # Another node's agent finds it through the directory.
+            wait_until(lambda: f.kvctl("get", "greeting", "--node", "node-1").stdout == b"hello",
+                       5, "node-1 finds what node-0 has")
+            self.assertEqual(f.kvctl("exists", "greeting", "farewell").returncode, fabric.NOT_FOUND)
+            f.must("rm", "greeting", "--node", "node-0")
+            self.assertEqual(f.kvctl("get", "greeting", "--node", "node-0").returncode,
+                             fabric.NOT_FOUND)
+            status = f.status()
+            self.assertEqual(status["operator"], "running")
+            self.assertTrue(status["pools"][0]["ready"])
+            owned = [n["pools"]["default/main"]["firstOwnerSlots"] for n in status["nodes"]]
+            self.assertEqual(sum(owned), 16384)
+            self.assertLessEqual(max(owned) - min(owned), 1)
+            self.assertIn("16384 slots", f.must("slots"))
+            f.must("rebalance", "status")
+            f.must("down")
+            self.assertFalse(any(alive(pid) for pid in pids))
+            self.assertEqual(f.kvctl("status").returncode, fabric.NOT_RUNNING)
+            f.must("down", "--purge")
+            self.assertFalse(f.dir.exists())
+
+    @fast
+    def test_bad_pool_names_every_fault_and_starts_nothing(self) -> None:
+        with Fabric() as f:
+            file = f.work / "bad.yaml"
+            file.write_text(BAD_POOL, encoding="utf-8")
+            done = f.kvctl("up", "-f", str(file), "--agents", "3")
+            self.assertEqual(done.returncode, fabric.INVALID, done.stderr)
+            text = done.stderr.decode()
+            for wanted in ("spec.tiers[0].type", "DRAMM", "spec.tiers[0].capacityPerNode", "lots",
+                           "spec.tiers[0].highWatermarkPercent", "300", "spec.sharding.slots",
+                           "1000", "spec.sharding.replicas", "spec.typo"):
+                self.assertIn(wanted, text)
+            self.assertFalse(f.dir.exists(), "nothing may be started or written")
+
+    @fast
+    def test_what_is_not_built_is_refused_by_name(self) -> None:
+        with Fabric() as f:
+            file = f.work / "nvme.yaml"
+            file.write_text(pool_yaml().replace(
+                "  sharding:", "    - name: nvme\n      type: NVMe\n      capacityPerNode: 1Gi\n"
+                "  sharding:"), encoding="utf-8")
+            done = f.kvctl("up", "-f", str(file), "--agents", "1")
+            self.assertEqual(done.returncode, fabric.INVALID)
+            self.assertIn("spec.tiers[1]", done.stderr.decode())
+
+    @fast
+    def test_directory_that_cannot_be_used_is_refused(self) -> None:
+        with Fabric() as f:
+            f.dir.write_text("a file")
+            done = f.kvctl("up", "-f", str(fabric.ROOT / "examples" / "pool.yaml"))
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(str(f.dir), done.stderr.decode())
+            f.dir.unlink()
+
+    def test_too_little_memory_is_refused_with_the_figures(self) -> None:
+        with Fabric() as f:
+            file = f.work / "huge.yaml"
+            file.write_text(pool_yaml(capacity="100Ti"), encoding="utf-8")
+            done = f.kvctl("up", "-f", str(file), "--agents", "1")
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn("memory", done.stderr.decode().lower())
+            self.assertFalse((f.dir / "operator.pid").exists(), "all that was started is ended")
+
+    def test_port_in_use_is_refused_with_the_reason(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 1)
+            f.must("down")
+            port = json.loads((f.dir / "kvctl.json").read_text())["nodes"][0]["grpc"]
+            with socket.socket() as taken:
+                taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                taken.bind(("127.0.0.1", port))
+                taken.listen()
+                done = subprocess.run([str(fabric.BIN / "kvfabric-agent"), "--config",
+                                       str(f.dir / "agents" / "node-0" / "agent.yaml")],
+                                      capture_output=True, timeout=60, check=False)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(str(port), (done.stderr + done.stdout).decode())
+                # kvctl takes another one and says so.
+                again = f.kvctl("up")
+                self.assertEqual(again.returncode, 0, again.stderr)
+                self.assertIn(f"port {port} is in use", again.stderr.decode())
+            self.assertTrue(f.pool()["ready"])
+
+    def test_second_agent_of_one_identity_is_refused(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 2)
+            config = f.dir / "agents" / "node-0" / "agent.yaml"
+            second = config.with_name("second.yaml")
+            lines = [line for line in config.read_text().splitlines()
+                     if not line.startswith(("socketPath", "  grpc", "  bulk", "  http"))]
+            text = "\n".join(lines).replace(
+                "listen:", "listen:\n  grpc: 127.0.0.1:0\n  bulk: 127.0.0.1:0\n"
+                "  http: 127.0.0.1:0")
+            second.write_text(text + f"\nsocketPath: {f.work}/second.sock\n", encoding="utf-8")
+            done = subprocess.run([str(fabric.BIN / "kvfabric-agent"), "--config", str(second)],
+                                  capture_output=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            self.assertTrue(alive(f.pid("node-0")), "the first one is left alone")
+            self.assertTrue(f.pool()["ready"])
+
+    def test_ports_and_identity_are_kept_over_restarts(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 2)
+            before = {n["name"]: (n["grpc"], n["bulk"], n["http"]) for n in f.status()["nodes"]}
+            uid = (f.dir / "agents" / "node-0" / "state" / "agent").read_text().split()[0]
+            f.must("down")
+            f.must("up")
+            after = {n["name"]: (n["grpc"], n["bulk"], n["http"]) for n in f.status()["nodes"]}
+            self.assertEqual(before, after)
+            self.assertEqual(
+                uid, (f.dir / "agents" / "node-0" / "state" / "agent").read_text().split()[0])
+
+    def test_restart_of_everything_in_any_order(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(grace="60s"), 3)
+            trace = f.trace(200)
+            f.replay(trace)
+            nodes = [f"node-{i}" for i in range(3)]
+            for order in (["node-1", "", "node-0", "node-2"], ["node-2", "node-1", "node-0", ""]):
+                for victim in order:
+                    f.signal(signal.SIGKILL, victim)
+                epoch = self.last_epoch(f)
+                for node in order:
+                    if node:
+                        f.kvctl("node", "add", node)  # the operator may be down: then not published
+                f.must("up")
+                self.assertTrue(f.pool()["ready"])
+                self.assertGreaterEqual(f.pool()["epoch"], epoch)
+                owned = {n["name"]: n["pools"]["default/main"]["firstOwnerSlots"]
+                         for n in f.status()["nodes"]}
+                self.assertEqual(sum(owned.values()), 16384)
+                self.assertEqual(set(owned), set(nodes))
+                report = f.replay(trace)
+                self.assertEqual(report["wrong_bytes"], 0)
+                self.assertEqual(report["puts_failed"], 0)
+                self.assertGreater(report["hit_percent"], 20)
+
+    @staticmethod
+    def last_epoch(f: Fabric) -> int:
+        done = f.kvctl("status", "-o", "json")
+        return json.loads(done.stdout)["pools"][0]["epoch"]
+
+    def test_operator_restart_moves_nothing_and_idle_writes_nothing(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 3)
+            before = f.must("slots", "-o", "json")
+            f.kill_operator()
+            done = f.kvctl("status")
+            self.assertEqual(done.returncode, fabric.NOT_RUNNING)
+            self.assertIn("default/main", done.stdout.decode())
+            f.must("up")
+            after = f.must("slots", "-o", "json")
+            self.assertEqual(json.loads(before)["ranges"], json.loads(after)["ranges"])
+            # One lease duration and more of doing nothing: only the Lease may be written.
+            files = {p: p.stat().st_mtime_ns for p in (f.dir / "api").rglob("*.yaml")
+                     if "leases" not in p.parts}
+            time.sleep(12)
+            again = {p: p.stat().st_mtime_ns for p in (f.dir / "api").rglob("*.yaml")
+                     if "leases" not in p.parts}
+            self.assertEqual(files, again)
