@@ -28,9 +28,9 @@ inline constexpr std::size_t kMaxFingerprintBytes = 4'096;
 // Keys [first, first + keys.size()) of a chain, or independent keys. A view, for encoding.
 struct KeyRangeView {
   std::uint32_t first = 0;
-  std::span<const std::string_view> keys;
-  std::string_view parent_key;  // key at depth first - 1; empty when first = 0
-  std::string_view run_tag;     // key at RunStart(first); empty = keys[0]
+  std::span<const std::string_view> keys{};
+  std::string_view parent_key{};  // key at depth first - 1; empty when first = 0
+  std::string_view run_tag{};     // key at RunStart(first); empty = keys[0]
 };
 // The same, owned: what a decoder returns.
 struct LocalKeyRange {

@@ -414,7 +414,8 @@ void LocalConnection::SubmitPut(const Request& request, PutArgs args,
   const Deadline deadline = DeadlineOf(request.header, *all_->environment.clock);
   const std::size_t count = args.items.size();
   Completion<PutAnswer> done = [then = Then(request, &LocalConnection::AnswerPut),
-                                owner = std::move(bytes_owner)](Result<PutAnswer> answer) {
+                                owner = std::move(bytes_owner)](Result<PutAnswer> answer) mutable {
+    owner.reset();  // before the client hears of it and sends the next
     then(std::move(answer));
   };
   const auto shared_args = std::make_shared<PutArgs>(std::move(args));

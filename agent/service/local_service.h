@@ -32,7 +32,7 @@ class LocalConnections;
 class LocalService final : public ArenaObserver {
  public:
   struct Options {
-    std::string socket_path;  // empty = no Unix socket
+    std::string socket_path{};  // empty = no Unix socket
     bool tcp_clients = true;  // HELLO over TCP: local mode, pools without transport security
     std::chrono::milliseconds lease{10'000};
     std::size_t max_connections = 1'024;
