@@ -1,0 +1,188 @@
+#include "operator/controllers/map_planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "placement/consistent_hash.h"
+#include "placement/sticky_quota.h"
+
+namespace kvfabric {
+namespace {
+
+constexpr std::uint64_t kDeadBandPercent = 10;
+
+// States between which a member keeps its slots and nothing is planned.
+bool Owns(MemberState state) {
+  return state == MemberState::kActive || state == MemberState::kRecovering ||
+         state == MemberState::kSuspect;
+}
+
+bool WeightMoved(std::uint64_t stored, std::uint64_t now) {
+  const std::uint64_t difference = stored > now ? stored - now : now - stored;
+  return difference > stored / 100 * kDeadBandPercent + stored % 100 * kDeadBandPercent / 100;
+}
+
+const Member* FindNode(const ShardMap& map, const std::string& node) {
+  for (const Member& member : map.members) {
+    if (member.node_name == node) return &member;
+  }
+  return nullptr;
+}
+
+// Why `now` needs a new map where `stored` is in it; "" = it does not.
+std::string CauseOf(const Member& stored, const Member& now) {
+  const std::string node = "node " + now.node_name;
+  if (Owns(stored.state) != Owns(now.state) || (!Owns(now.state) && stored.state != now.state)) {
+    return node + " is " + std::string(MemberStateName(now.state));
+  }
+  // A passing silence writes nothing; a map that recorded one is set right.
+  if (stored.state != now.state && now.state == MemberState::kActive) return node + " is back";
+  if (stored.agent_uid != now.agent_uid) return node + " has a new agent";
+  if (stored.address != now.address || stored.grpc_port != now.grpc_port ||
+      stored.bulk_port != now.bulk_port) {
+    return node + " has a new address";
+  }
+  if (stored.zone != now.zone) return node + " is in another failure domain";
+  if (WeightMoved(stored.weight, now.weight)) return node + " has another capacity";
+  return "";
+}
+
+const Planner& PlannerOf(const PoolSpec& spec) {
+  static const StickyQuota sticky;
+  static const ConsistentHash hash{ConsistentHash::Options{}};
+  if (spec.sharding.algorithm == "ConsistentHash") return hash;
+  return sticky;
+}
+
+// Agents that took over a node's name take its place: to the planner they are the same member.
+ShardMap WithNewIdentities(const ShardMap& stored, const std::vector<TrackedMember>& members) {
+  ShardMap out = stored;
+  for (const TrackedMember& tracked : members) {
+    for (Member& member : out.members) {
+      if (member.node_name == tracked.plan.member.node_name) {
+        member.agent_uid = tracked.plan.member.agent_uid;
+      }
+    }
+  }
+  return out;
+}
+
+void FindLosses(const ShardMap& stored, const ShardMap& next, MapChange* change) {
+  std::vector<bool> lost(stored.members.size(), false);
+  for (std::size_t i = 0; i < stored.members.size(); ++i) {
+    const Member& before = stored.members[i];
+    if (before.state == MemberState::kLost || before.state == MemberState::kDraining) continue;
+    const Member* after = FindNode(next, before.node_name);
+    if (after != nullptr && after->state != MemberState::kLost) continue;
+    lost[i] = true;
+    change->newly_lost.push_back(before.node_name);
+  }
+  if (change->newly_lost.empty()) return;
+  for (SlotIndex slot = 0; slot < stored.slot_count; ++slot) {
+    const auto owners = stored.ByteOwners(slot);
+    change->lost_slots += std::any_of(owners.begin(), owners.end(), [&](MemberIndex owner) {
+      return owner != kNoOwner && lost[owner];
+    });
+  }
+}
+
+}  // namespace
+
+void MapPlanner::StartTerm() {
+  shares_.clear();
+  unbalanced_ = false;
+  remaining_ = 0;
+  last_change_.reset();
+}
+
+bool MapPlanner::SharesMoved(const std::vector<TrackedMember>& members) const {
+  return std::any_of(members.begin(), members.end(), [&](const TrackedMember& tracked) {
+    if (tracked.plan.member.state != MemberState::kJoining) return false;
+    const auto it = shares_.find(tracked.plan.member.node_name);
+    return it == shares_.end() || it->second != tracked.plan.quota_permille;
+  });
+}
+
+std::string MapPlanner::Cause(const Input& input) {
+  const PoolSpec& spec = input.pool->spec;
+  if (input.stored == nullptr) return "first map";
+  const ShardMap& stored = *input.stored;
+  if (!spec.paused) {
+    if (stored.replicas != spec.sharding.replicas) return "replicas changed";
+    std::size_t known = 0;
+    for (const TrackedMember& tracked : *input.members) {
+      const Member& now = tracked.plan.member;
+      const Member* before = FindNode(stored, now.node_name);
+      if (before == nullptr) return "node " + now.node_name + " joins";
+      ++known;
+      const std::string cause = CauseOf(*before, now);
+      if (!cause.empty()) return cause;
+    }
+    if (known != stored.members.size()) return "a node has left";
+    const bool may_balance =
+        input.converged && spec.rebalance.mode == "Automatic" &&
+        (!last_change_.has_value() || input.now - *last_change_ >= options_.pace);
+    if (may_balance && SharesMoved(*input.members)) return "joining nodes get a larger share";
+    if (may_balance && unbalanced_) return "slots are still to move";
+  }
+  if (input.highest_epoch > stored.epoch) return "an agent knows a higher epoch";
+  return "";
+}
+
+Result<std::optional<MapChange>> MapPlanner::Next(const Input& input) {
+  const std::string cause = Cause(input);
+  if (cause.empty()) return std::optional<MapChange>();
+  const PoolSpec& spec = input.pool->spec;
+  MapChange change;
+  change.reason = cause;
+  std::uint64_t epoch = input.highest_epoch;
+  if (spec.paused && input.stored != nullptr) {
+    change.map = *input.stored;
+    change.remaining = remaining_;
+    epoch = std::max(epoch, input.stored->epoch);
+  } else {
+    PlanInput plan_input;
+    plan_input.pool_uid = input.pool->meta.uid;
+    std::optional<ShardMap> previous;
+    if (input.stored != nullptr) {
+      previous = WithNewIdentities(*input.stored, *input.members);
+      plan_input.previous = &*previous;
+      epoch = std::max(epoch, input.stored->epoch);
+    }
+    for (const TrackedMember& tracked : *input.members) plan_input.members.push_back(tracked.plan);
+    plan_input.slot_count = spec.sharding.slots;
+    plan_input.replicas = spec.sharding.replicas;
+    const std::vector<std::uint64_t> slot_bytes(spec.sharding.slots, input.bytes_per_slot);
+    if (input.bytes_per_slot != 0) plan_input.slot_bytes = slot_bytes;
+    const bool may_balance =
+        input.stored == nullptr || (input.converged && spec.rebalance.mode == "Automatic");
+    if (!may_balance) plan_input.balance_slots_max = 0;
+    KVF_ASSIGN_OR_RETURN(PlanResult plan, PlannerOf(spec).Plan(plan_input));
+    Remember(input, plan);
+    const bool same = input.stored != nullptr && plan.map.members == input.stored->members &&
+                      plan.map.table == input.stored->table;
+    if (same && input.highest_epoch <= input.stored->epoch) return std::optional<MapChange>();
+    if (input.stored != nullptr) FindLosses(*input.stored, plan.map, &change);
+    change.map = std::move(plan.map);
+    change.moved = input.stored == nullptr ? 0 : plan.byte_moves;
+    change.moved_bytes = plan.moved_bytes;
+    change.remaining = plan.misplaced_remaining;
+  }
+  last_change_ = input.now;
+  change.map.term = input.term;
+  change.map.epoch = epoch + 1;
+  return std::optional<MapChange>(std::move(change));
+}
+
+void MapPlanner::Remember(const Input& input, const PlanResult& plan) {
+  shares_.clear();
+  for (const TrackedMember& tracked : *input.members) {
+    if (tracked.plan.member.state == MemberState::kJoining) {
+      shares_[tracked.plan.member.node_name] = tracked.plan.quota_permille;
+    }
+  }
+  remaining_ = plan.misplaced_remaining;
+  unbalanced_ = remaining_ > 0;
+}
+
+}  // namespace kvfabric

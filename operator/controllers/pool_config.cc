@@ -1,0 +1,63 @@
+#include "operator/controllers/pool_config.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "operator/specs/quantity.h"
+
+namespace kvfabric {
+
+std::optional<AgentPoolConfig> ConfigFor(const Pool& pool) {
+  const PoolSpec& spec = pool.spec;
+  const TierSpec* dram = spec.Tier(TierType::kDram);
+  if (!pool.faults.empty() || dram == nullptr) return std::nullopt;
+  AgentPoolConfig out;
+  out.uid = pool.meta.uid;
+  out.name = pool.meta.name.ToString();
+  out.generation = pool.meta.generation;
+  out.dram_capacity_bytes = dram->capacity_bytes;
+  out.high_watermark_percent = dram->high_watermark_percent;
+  out.low_watermark_percent = dram->low_watermark_percent;
+  out.eviction_policy = "LRU";  // the only one built; Simplifications() and NotBuilt() say so
+  out.slots = spec.sharding.slots;
+  out.replicas = spec.sharding.replicas;
+  out.acks_replicated = spec.sharding.acks_replicated;
+  out.locality_spread = spec.sharding.locality_spread;
+  for (const TenantSpec& tenant : spec.tenancy.tenants) {
+    const auto quota = tenant.quota_bytes.find(dram->name);
+    out.tenants.push_back({tenant.name, quota == tenant.quota_bytes.end() ? 0 : quota->second});
+  }
+  out.bandwidth_limit_bytes_per_s = spec.rebalance.bandwidth_limit_bytes_per_s;
+  // At least one second: 0 would stand for the agent's own default.
+  out.drain_timeout =
+      std::max(std::chrono::seconds(1),
+               std::chrono::duration_cast<std::chrono::seconds>(spec.rebalance.drain_timeout));
+  out.lookup_deadline = spec.access.lookup_deadline;
+  out.paused = spec.paused;
+  return out;
+}
+
+std::map<std::string, std::string> FindOversubscribed(
+    std::vector<std::shared_ptr<const Pool>> pools, std::uint64_t smallest_arena_bytes) {
+  std::sort(pools.begin(), pools.end(), [](const auto& a, const auto& b) {
+    return std::tie(a->meta.creation_timestamp, a->meta.uid) <
+           std::tie(b->meta.creation_timestamp, b->meta.uid);
+  });
+  std::map<std::string, std::string> out;
+  std::uint64_t taken = 0;
+  for (const auto& pool : pools) {
+    const TierSpec* dram = pool->spec.Tier(TierType::kDram);
+    if (!pool->faults.empty() || dram == nullptr || !NotBuilt(pool->spec).empty()) continue;
+    const std::uint64_t left = smallest_arena_bytes - std::min(taken, smallest_arena_bytes);
+    if (dram->capacity_bytes > left) {
+      out[pool->meta.uid] = "capacityPerNode " + FormatQuantity(dram->capacity_bytes) +
+                            " is more than the nodes have left (" + FormatQuantity(left) +
+                            " beside older pools): lower it, or give the agents larger arenas";
+    } else {
+      taken += dram->capacity_bytes;
+    }
+  }
+  return out;
+}
+
+}  // namespace kvfabric
