@@ -1,0 +1,157 @@
+// The table in api/crd/cases, which part 2 runs unchanged on a real API server.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "operator/kube/yaml.h"
+#include "operator/specs/crd_schema.h"
+
+namespace kvfabric {
+namespace {
+
+using kube::Cause;
+using kube::Kind;
+
+std::string ReadAll(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+std::vector<std::filesystem::path> Cases(const char* kind) {
+  std::vector<std::filesystem::path> out;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::string("api/crd/cases/") + kind)) {
+    if (entry.path().extension() == ".yaml") out.push_back(entry.path());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// Checks every document as the one before it was stored; the faults of the last.
+std::vector<Cause> FaultsOfLast(const std::filesystem::path& path) {
+  const auto documents = kube::YamlToJson(ReadAll(path));
+  EXPECT_TRUE(documents.ok()) << path << ": " << documents.status().ToString();
+  std::vector<Cause> faults;
+  std::string stored;
+  for (std::size_t i = 0; documents.ok() && i < documents->size(); ++i) {
+    EXPECT_TRUE(faults.empty()) << path << ": only the last document may have faults: "
+                                << faults.front().field << ": " << faults.front().message;
+    const auto checked =
+        CrdSchema::Of(Kind::kPool).Check((*documents)[i], i == 0 ? nullptr : &stored, &faults);
+    EXPECT_TRUE(checked.ok()) << path << ": " << checked.status().ToString();
+    if (checked.ok()) stored = *checked;
+  }
+  return faults;
+}
+
+std::set<std::string> Lines(const std::vector<Cause>& causes) {
+  std::set<std::string> out;
+  for (const Cause& cause : causes) out.insert(cause.field + ": " + cause.message);
+  return out;
+}
+
+std::set<std::string> Expected(const std::filesystem::path& path) {
+  std::set<std::string> out;
+  std::istringstream lines(ReadAll(path));
+  for (std::string line; std::getline(lines, line);) {
+    for (const std::string mark : {"# expect: ", "# expect-schema: "}) {
+      if (line.compare(0, mark.size(), mark) == 0) out.insert(line.substr(mark.size()));
+    }
+  }
+  return out;
+}
+
+TEST(CrdCases, GoodPoolsAreTaken) {
+  const auto cases = Cases("good");
+  EXPECT_GE(cases.size(), 7U);
+  for (const auto& path : cases)
+    EXPECT_EQ(Lines(FaultsOfLast(path)), std::set<std::string>()) << path;
+}
+
+TEST(CrdCases, BadPoolsAreRefusedWithEveryFault) {
+  const auto cases = Cases("bad");
+  EXPECT_GE(cases.size(), 30U);
+  for (const auto& path : cases) {
+    const auto expected = Expected(path);
+    EXPECT_FALSE(expected.empty()) << path;
+    EXPECT_EQ(Lines(FaultsOfLast(path)), expected) << path;
+  }
+}
+
+// A rule that no bad case breaks is a rule nobody has seen work.
+TEST(CrdCases, EveryRuleOfThePoolIsBrokenByACase) {
+  std::string all;
+  for (const auto& path : Cases("bad")) all += ReadAll(path);
+  std::ifstream crd("api/crd/kvcachepools.yaml");
+  std::size_t rules = 0;
+  for (std::string line; std::getline(crd, line);) {
+    const std::string mark = "message: \"";
+    const std::size_t at = line.find(mark);
+    if (at == std::string::npos) continue;
+    ++rules;
+    const std::string text = line.substr(at + mark.size(), line.size() - at - mark.size() - 1);
+    EXPECT_NE(all.find(text), std::string::npos) << text;
+  }
+  EXPECT_EQ(rules, CrdSchema::Of(Kind::kPool).rules().size());
+}
+
+TEST(CrdSchema, RefusesWhatItDoesNotImplement) {
+  const std::string head =
+      "spec: {versions: [{schema: {openAPIV3Schema: {type: object, properties: {spec: ";
+  const std::string tail = "}}}}]}";
+  EXPECT_TRUE(CrdSchema::Parse(head + "{type: string, maxLength: 5}" + tail).ok());
+  for (const char* bad :
+       {"{type: number}", "{type: string, oneOf: []}", "{type: array}",
+        "{type: string, pattern: a}",
+        "{type: string, x-kubernetes-validations: [{rule: 'self != 1', message: no}]}"}) {
+    EXPECT_FALSE(CrdSchema::Parse(head + bad + tail).ok()) << bad;
+  }
+}
+
+TEST(CrdSchema, FillsDefaultsParentsFirst) {
+  std::vector<Cause> faults;
+  const auto pool = CrdSchema::Of(Kind::kPool)
+                        .Check(R"({"spec":{"tiers":[{"name":"d","type":"DRAM",)"
+                               R"("capacityPerNode":"1Gi"}],"sharding":{"replicas":2}}})",
+                               nullptr, &faults);
+  ASSERT_TRUE(pool.ok());
+  EXPECT_TRUE(faults.empty());
+  for (const char* part :
+       {R"("nodeLossGracePeriod":"5m")", R"("slots":16384)", R"("replicas":2)", R"("acks":"Local")",
+        R"("evictionPolicy":"ReuseAware")", R"("tenants":[])", R"("transport":"MTLS")"}) {
+    EXPECT_NE(pool->find(part), std::string::npos) << part << " in " << *pool;
+  }
+}
+
+TEST(CrdSchema, ChecksTwiceAlike) {
+  const auto documents = kube::YamlToJson(ReadAll("api/crd/cases/good/everything.yaml"));
+  std::vector<Cause> faults;
+  const std::string once = *CrdSchema::Of(Kind::kPool).Check(documents->front(), nullptr, &faults);
+  EXPECT_EQ(*CrdSchema::Of(Kind::kPool).Check(once, &once, &faults), once);
+  EXPECT_TRUE(faults.empty());
+}
+
+TEST(CrdAdmission, SaysWhatIsWrongWithTheObject) {
+  const CrdAdmission admission;
+  const auto refused =
+      admission.Admit(Kind::kPool,
+                      R"({"apiVersion":"kvfabric.io/v1alpha1","kind":"KVCachePool",)"
+                      R"("metadata":{"namespace":"a","name":"b"},"spec":{"tiers":[]}})",
+                      nullptr);
+  ASSERT_TRUE(kube::IsInvalid(refused.status()));
+  EXPECT_NE(
+      refused.status().message().find("KVCachePool \"a/b\" is invalid: 1 fault\nspec.tiers: "),
+      std::string::npos)
+      << refused.status().message();
+  EXPECT_EQ(*admission.Admit(Kind::kNode, "anything", nullptr), "anything");
+}
+
+}  // namespace
+}  // namespace kvfabric
