@@ -192,7 +192,7 @@ bool FabricNode::Renew(SessionId session, std::uint64_t lease_id) {
 // does not grant again becomes a miss.
 void FabricNode::RenewRemote(std::uint64_t lease_id) {
   const std::shared_ptr<RemoteLease> remote = remote_leases_.Find(lease_id);
-  if (remote == nullptr) return;
+  if (remote == nullptr || !remote->BeginRenewal(context_.clock->Now(), leases_.ttl() / 4)) return;
   for (const RemoteLease::Part& part : remote->Parts()) {
     const LinkRef link = peers_.Link(part.holder);
     if (link == nullptr) continue;
@@ -244,12 +244,23 @@ Status FabricNode::ApplyMap(std::string_view pool_uid, std::string_view shard_ma
   return control_.ApplyMap(pool_uid, shard_map);
 }
 
-Status FabricNode::StartDrain(std::uint64_t term, std::chrono::seconds /*deadline*/) {
+Status FabricNode::StartDrain(std::uint64_t term, std::chrono::seconds deadline) {
   KVF_RETURN_IF_ERROR(control_.CheckTerm(term));
-  return Unimplemented("drain: this agent cannot move its blocks");
+  desk_.SetDraining(true);
+  for (const PoolRef& pool : pools_.All()) {
+    const std::chrono::seconds budget =
+        deadline.count() > 0 ? deadline : pool->spec()->drain_timeout;
+    pool->drainer().Start(Deadline::After(*context_.clock, budget));
+  }
+  return Status::Ok();
 }
 
-Status FabricNode::StopDrain(std::uint64_t term) { return control_.CheckTerm(term); }
+Status FabricNode::StopDrain(std::uint64_t term) {
+  KVF_RETURN_IF_ERROR(control_.CheckTerm(term));
+  desk_.SetDraining(false);
+  for (const PoolRef& pool : pools_.All()) pool->drainer().Stop();
+  return Status::Ok();
+}
 
 std::vector<PoolReport> FabricNode::PoolReports() const {
   std::vector<PoolReport> reports;
@@ -257,6 +268,21 @@ std::vector<PoolReport> FabricNode::PoolReports() const {
   return reports;
 }
 
-DrainReport FabricNode::DrainProgress() const { return {}; }
+DrainReport FabricNode::DrainProgress() const {
+  DrainReport sum;
+  sum.done = true;
+  for (const PoolRef& pool : pools_.All()) {
+    const DrainReport one = pool->drainer().Progress();
+    sum.active = sum.active || one.active;
+    sum.done = sum.done && one.done;
+    sum.moved_blocks += one.moved_blocks;
+    sum.moved_bytes += one.moved_bytes;
+    sum.dropped_blocks += one.dropped_blocks;
+    sum.remaining_blocks += one.remaining_blocks;
+  }
+  sum.active = sum.active || desk_.draining();
+  sum.done = sum.done && sum.active;
+  return sum;
+}
 
 }  // namespace kvfabric

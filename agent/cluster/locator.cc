@@ -17,7 +17,8 @@ class Locator::Call : public std::enable_shared_from_this<Call> {
         done_(std::move(done)),
         pass_(locator.environment_.gate->Enter()),
         found_(keys_.size()),
-        columns_(keys_.size(), 0) {}
+        columns_(keys_.size(), 0),
+        refreshed_(keys_.size(), false) {}
 
   void Locate(std::size_t heads);
   void Answer(bool forwarded);
@@ -30,6 +31,7 @@ class Locator::Call : public std::enable_shared_from_this<Call> {
   void LookHere(const PoolRouting& routing, std::uint32_t index, Groups& hops);
   void Send(NodeIndex owner, Indices indices, bool hop);
   void OnReply(NodeIndex owner, Indices indices, bool hop, Result<LocateReply> reply);
+  bool ForgetColumns(const Indices& indices);
   void Store(const Indices& indices, const LocateReply& reply);
   // Parts: one for the starter and one per message under way; the last one out calls done.
   void AddPart();
@@ -44,9 +46,9 @@ class Locator::Call : public std::enable_shared_from_this<Call> {
 
   Mutex mu_;
   std::size_t parts_ GUARDED_BY(mu_) = 0;
-  bool refreshed_ GUARDED_BY(mu_) = false;
   Found found_ GUARDED_BY(mu_);
   std::vector<std::uint8_t> columns_ GUARDED_BY(mu_);  // the owner to ask next, per key
+  std::vector<bool> refreshed_ GUARDED_BY(mu_);        // asked anew with a newer map, per key
 };
 
 void Locator::Call::AddPart() {
@@ -174,17 +176,8 @@ void Locator::Call::OnReply(NodeIndex owner, Indices indices, bool hop, Result<L
   if (reply.ok() && reply->holders.size() == indices.size()) {
     Store(indices, *reply);
   } else if (!hop && !deadline_.Passed(*locator_.environment_.clock)) {
-    bool refresh = false;
-    if (reply.status().code() == StatusCode::kAborted) {
-      MutexLock lock(mu_);
-      refresh = !std::exchange(refreshed_, true);
-      if (refresh) {
-        for (const std::uint32_t index : indices) columns_[index] = 0;
-      }
-    }
-    if (!refresh) {
-      Ask(indices);
-    } else {
+    const bool stale = reply.status().code() == StatusCode::kAborted;
+    if (stale && ForgetColumns(indices)) {
       auto shared = std::make_shared<Indices>(std::move(indices));
       locator_.environment_.refresh_map(owner, deadline_, [self = shared_from_this(), shared] {
         self->Ask(*shared);
@@ -192,8 +185,20 @@ void Locator::Call::OnReply(NodeIndex owner, Indices indices, bool hop, Result<L
       });
       return;
     }
+    Ask(indices);
   }
   EndPart();
+}
+
+// The keys' owners are others in a newer map; true once per key.
+bool Locator::Call::ForgetColumns(const Indices& indices) {
+  MutexLock lock(mu_);
+  if (refreshed_[indices.front()]) return false;
+  for (const std::uint32_t index : indices) {
+    refreshed_[index] = true;
+    columns_[index] = 0;
+  }
+  return true;
 }
 
 void Locator::Call::Store(const Indices& indices, const LocateReply& reply) {

@@ -43,6 +43,7 @@ class PeerDesk final : public PeerHandler {
   // Renews what keepalives are answered with. Every 250 ms, off the keepalive's thread.
   void RefreshState() EXCLUDES(state_mu_);
   void SetDraining(bool draining) { draining_.store(draining); }
+  bool draining() const { return draining_.load(); }
   std::size_t session_count() const EXCLUDES(mu_);
 
  private:

@@ -63,6 +63,13 @@ PoolNode::PoolNode(PoolSpecForAgent spec, const NodeContext& context)
                             metrics_.stale_epochs.Add();
                             context_.refresh_map(uid_, peer, deadline, std::move(done));
                           }}),
+      replicator_(
+          uid_, {.context = &context_, .routing = &routing_, .gate = &gate_, .metrics = &metrics_}),
+      repair_({.pool = this, .replicator = &replicator_, .metrics = &metrics_, .gate = &gate_}),
+      spiller_(uid_,
+               {.context = &context_, .routing = &routing_, .gate = &gate_, .metrics = &metrics_}),
+      drainer_(uid_,
+               {.context = &context_, .routing = &routing_, .gate = &gate_, .metrics = &metrics_}),
       sweep_at_(context.clock->Now()) {}
 
 Result<std::shared_ptr<PoolNode>> PoolNode::Create(PoolSpecForAgent spec,
@@ -78,12 +85,23 @@ Result<std::shared_ptr<PoolNode>> PoolNode::Create(PoolSpecForAgent spec,
   std::shared_ptr<PoolNode> pool(new PoolNode(std::move(spec), context));
   KVF_ASSIGN_OR_RETURN(pool->engine_, context.make_engine(EngineOptions(*pool->spec())));
   pool->announcer_.SetEngine(pool->engine_.get());
+  pool->replicator_.SetEngine(pool->engine_.get());
+  pool->drainer_.SetEngine(pool->engine_.get());
+  pool->SetLimits(*pool->spec());
   pool->engine_->SetObserver(&pool->announcer_);
+  pool->engine_->SetSpillTarget(&pool->spiller_);
   context.leases->SetPoolBytes(pool->uid_, pool->spec()->dram_capacity_bytes);
   return pool;
 }
 
 PoolNode::~PoolNode() = default;
+
+void PoolNode::SetLimits(const PoolSpecForAgent& spec) {
+  replicator_.SetLimits(spec.dram_capacity_bytes, spec.replicas);
+  repair_.SetLimits(spec.bandwidth_limit_bytes_per_s, spec.replicas, spec.paused);
+  spiller_.SetCapacity(spec.dram_capacity_bytes);
+  drainer_.SetRate(spec.bandwidth_limit_bytes_per_s);
+}
 
 SharedPoolSpec PoolNode::spec() const {
   MutexLock lock(spec_mu_);
@@ -100,6 +118,7 @@ Status PoolNode::Reconfigure(PoolSpecForAgent spec) {
   }
   KVF_RETURN_IF_ERROR(engine_->Reconfigure(EngineOptions(spec)));
   context_.leases->SetPoolBytes(uid_, spec.dram_capacity_bytes);
+  SetLimits(spec);
   MutexLock lock(spec_mu_);
   spec_ = std::make_shared<const PoolSpecForAgent>(std::move(spec));
   return Status::Ok();
@@ -118,7 +137,10 @@ void PoolNode::SetRouting(SharedRouting routing) {
     sweep_foreign_ = true;
   }
   if (before != nullptr) {
-    for (const NodeIndex lost : routing->LostSince(*before)) feed_.Forget(lost);
+    for (const NodeIndex lost : routing->LostSince(*before)) {
+      repair_.OnLost(*routing, lost);
+      feed_.Forget(lost);
+    }
   }
   announcer_.SetRouting(std::move(routing));
 }
@@ -148,12 +170,22 @@ void PoolNode::SweepIfDue() {
     const Directory::Counts counts = directory_.counts();
     metrics_.directory_entries.Set(static_cast<double>(counts.entries));
     metrics_.directory_bytes.Set(static_cast<double>(counts.bytes));
+    metrics_.under_replicated.Set(static_cast<double>(replicator_.waiting() + repair_.waiting()));
   }));
 }
 
 void PoolNode::Tick() {
   announcer_.Poke();
   SweepIfDue();
+  std::shared_ptr<Gate::Pass> pass = gate_.EnterShared();
+  if (!pass) return;
+  // Refused: 50 ms later.
+  static_cast<void>(context_.background->Submit([this, pass] {
+    spiller_.Tick();
+    replicator_.RetryOwed();
+    repair_.Pump();
+    drainer_.Pump();
+  }));
 }
 
 void PoolNode::Close() {
@@ -190,6 +222,7 @@ PoolReport PoolNode::Report() const {
   report.hit_blocks =
       static_cast<std::uint64_t>(metrics_.hits_local.Value() + metrics_.hits_peer.Value());
   report.lookup_blocks = static_cast<std::uint64_t>(metrics_.lookup_blocks.Value());
+  report.under_replicated = replicator_.waiting() + repair_.waiting();
   return report;
 }
 

@@ -14,12 +14,16 @@
 #include "agent/cluster/control_plane_port.h"
 #include "agent/cluster/directory.h"
 #include "agent/cluster/directory_feed.h"
+#include "agent/cluster/drainer.h"
 #include "agent/cluster/gate.h"
 #include "agent/cluster/locator.h"
 #include "agent/cluster/node_context.h"
 #include "agent/cluster/pool_metrics.h"
 #include "agent/cluster/pool_routing.h"
 #include "agent/cluster/read_ring.h"
+#include "agent/cluster/replica_repair.h"
+#include "agent/cluster/replicator.h"
+#include "agent/cluster/spiller.h"
 #include "common/mutex.h"
 #include "common/status.h"
 
@@ -45,7 +49,7 @@ class PoolNode {
   SharedRouting routing() const { return routing_.Get(); }
   // Fenced by the caller; calls are serialised by it.
   void SetRouting(SharedRouting routing);
-  // Every 50 ms: announcements; every second: levels and sweeping.
+  // Every 50 ms: what waits goes on; every second: levels and sweeping.
   void Tick();
   void OnPeerChanged(NodeIndex peer, bool up);
   // The pool is gone: drops its blocks.
@@ -67,6 +71,9 @@ class PoolNode {
   Locator& locator() { return locator_; }
   PoolMetrics& metrics() { return metrics_; }
   ReadRing& read_ring() { return read_ring_; }
+  Replicator& replicator() { return replicator_; }
+  Drainer& drainer() { return drainer_; }
+  const Drainer& drainer() const { return drainer_; }
   Gate& gate() { return gate_; }
 
  private:
@@ -74,6 +81,7 @@ class PoolNode {
 
   static CacheEngine::Options EngineOptions(const PoolSpecForAgent& spec);
   void SweepIfDue();
+  void SetLimits(const PoolSpecForAgent& spec);
 
   // Constant after construction.
   const NodeContext& context_;
@@ -92,6 +100,10 @@ class PoolNode {
   Announcer announcer_;
   Locator locator_;
   ReadRing read_ring_;
+  Replicator replicator_;
+  ReplicaRepair repair_;
+  Spiller spiller_;
+  Drainer drainer_;
 
   Mutex sweep_mu_;
   Clock::TimePoint sweep_at_ GUARDED_BY(sweep_mu_);

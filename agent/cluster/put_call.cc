@@ -1,7 +1,9 @@
 #include "agent/cluster/put_call.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "agent/cluster/replica_targets.h"
 #include "common/checksum.h"
 
 namespace kvfabric {
@@ -11,7 +13,9 @@ PutCall::PutCall(Private, PoolRef pool, PutArgs args, Deadline deadline, Complet
       args_(std::move(args)),
       deadline_(deadline),
       done_(std::move(done)),
-      pass_(pool_->gate().Enter()) {}
+      pass_(pool_->gate().Enter()),
+      spec_(pool_->spec()),
+      routing_(pool_->routing()) {}
 
 void PutCall::Start(PoolRef pool, PutArgs args, Deadline deadline, Completion<PutAnswer> done) {
   std::make_shared<PutCall>(Private{}, std::move(pool), std::move(args), deadline, std::move(done))
@@ -31,6 +35,31 @@ void PutCall::Run() {
     return;
   }
   keys_ = std::move(keys).value();
+  const std::vector<std::size_t> ends = ChunkEnds();
+  {
+    MutexLock lock(mu_);
+    answer_.status.assign(args_.items.size(), PutStatus::kFailed);
+    answer_.copies.assign(args_.items.size(), 0);
+    parts_ = ends.size() + 1;
+    if (spec_->acks_replicated) {
+      timer_ = pool_->context().timer->At(deadline_.at(), [weak = weak_from_this()] {
+        if (const auto self = weak.lock(); self != nullptr) self->OnDeadline();
+      });
+    }
+  }
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    auto task = [self = shared_from_this(), begin, end] { self->RunChunk(begin, end); };
+    if (!pool_->context().copy->Submit(std::move(task))) {
+      pool_->metrics().put_failed.Add(static_cast<double>(end - begin));
+      EndPart();
+    }
+    begin = end;
+  }
+  EndPart();
+}
+
+std::vector<std::size_t> PutCall::ChunkEnds() const {
   std::vector<std::size_t> ends;
   std::uint64_t bytes = 0;
   std::size_t begin = 0;
@@ -42,22 +71,7 @@ void PutCall::Run() {
     begin = at + 1;
     bytes = 0;
   }
-  {
-    MutexLock lock(mu_);
-    answer_.status.assign(args_.items.size(), PutStatus::kFailed);
-    answer_.copies.assign(args_.items.size(), 0);
-    parts_ = ends.size() + 1;
-  }
-  begin = 0;
-  for (const std::size_t end : ends) {
-    auto task = [self = shared_from_this(), begin, end] { self->RunChunk(begin, end); };
-    if (!pool_->context().copy->Submit(std::move(task))) {
-      pool_->metrics().put_failed.Add(static_cast<double>(end - begin));
-      EndPart();
-    }
-    begin = end;
-  }
-  EndPart();
+  return ends;
 }
 
 BlockHeader PutCall::HeaderOf(std::size_t at) const {
@@ -77,9 +91,27 @@ BlockHeader PutCall::HeaderOf(std::size_t at) const {
   return header;
 }
 
+bool PutCall::KeptHere(std::size_t at) const {
+  if (!spec_->locality_spread || routing_ == nullptr) return true;
+  const auto owners = routing_->map().ByteOwners(keys_.slot(at));
+  if (std::ranges::find(owners, routing_->self_member()) != owners.end()) return true;
+  // No owner can be reached: better here than nowhere.
+  return std::ranges::none_of(owners, [this](MemberIndex owner) {
+    return owner != kNoOwner && pool_->context().peers->Up(routing_->NodeOf(owner));
+  });
+}
+
 PutStatus PutCall::PutOne(std::size_t at) {
   if (deadline_.Passed(*pool_->context().clock)) return PutStatus::kFailed;
-  Result<Reservation> reservation = pool_->engine().Reserve(HeaderOf(at), BlockOrigin::kPut);
+  const BlockOrigin origin = KeptHere(at) ? BlockOrigin::kPut : BlockOrigin::kTransient;
+  Result<Reservation> reservation = pool_->engine().Reserve(HeaderOf(at), origin);
+  if (origin == BlockOrigin::kTransient &&
+      reservation.status().code() == StatusCode::kResourceExhausted) {
+    // More at once than may pass through: it stays here too, as a copy that goes first.
+    BlockHeader header = HeaderOf(at);
+    header.has_other_holder = true;
+    reservation = pool_->engine().Reserve(std::move(header), BlockOrigin::kPut);
+  }
   if (!reservation.ok()) {
     switch (reservation.status().code()) {
       case StatusCode::kAlreadyExists:
@@ -91,23 +123,80 @@ PutStatus PutCall::PutOne(std::size_t at) {
     }
   }
   const std::uint64_t computed = CopyAndChecksum(reservation->bytes(), args_.items[at].bytes);
-  const Result<PinnedBlock> block = std::move(*reservation).Commit(computed);
-  if (block.ok()) return PutStatus::kOk;
+  Result<PinnedBlock> block = std::move(*reservation).Commit(computed);
+  if (block.ok()) {
+    SendCopies(at, std::move(*block));
+    return PutStatus::kOk;
+  }
   if (block.status().code() == StatusCode::kDataLoss) return PutStatus::kChecksumMismatch;
   if (block.status().code() == StatusCode::kAlreadyExists) return PutStatus::kAlreadyExists;
   return PutStatus::kFailed;
+}
+
+void PutCall::SendCopies(std::size_t at, PinnedBlock block) {
+  const bool kept = KeptHere(at);
+  if (routing_ == nullptr || (kept && spec_->replicas < 2)) return;
+  const NodeIndex self = pool_->context().self.node;
+  const std::span<const NodeIndex> holders(&self, kept ? 1 : 0);
+  Replicator::Copy copy;
+  copy.targets =
+      ReplicaTargets(*routing_, *pool_->context().peers, keys_.slot(at), holders, spec_->replicas);
+  copy.owed_if_missed = kept;
+  if (spec_->acks_replicated) {
+    MutexLock lock(mu_);
+    ++copies_;
+    copy.done = [self_call = shared_from_this(), at](std::size_t stored) {
+      self_call->EndCopies(at, stored);
+    };
+  }
+  copy.block = std::move(block);
+  pool_->replicator().Send(std::move(copy));
 }
 
 void PutCall::RunChunk(std::size_t begin, std::size_t end) {
   for (std::size_t at = begin; at < end; ++at) {
     const PutStatus status = PutOne(at);
     CountStatus(status);
+    const bool here =
+        status == PutStatus::kAlreadyExists || (status == PutStatus::kOk && KeptHere(at));
     MutexLock lock(mu_);
     answer_.status[at] = status;
-    const bool here = status == PutStatus::kOk || status == PutStatus::kAlreadyExists;
-    answer_.copies[at] = here ? 1 : 0;
+    answer_.copies[at] = static_cast<std::uint8_t>(answer_.copies[at] + (here ? 1 : 0));
   }
   EndPart();
+}
+
+void PutCall::EndCopies(std::size_t at, std::size_t stored) {
+  {
+    MutexLock lock(mu_);
+    --copies_;
+    if (!completed_) {
+      answer_.copies[at] = static_cast<std::uint8_t>(answer_.copies[at] + stored);
+    }
+  }
+  CompleteIfDone(false);
+}
+
+void PutCall::EndPart() {
+  {
+    MutexLock lock(mu_);
+    --parts_;
+  }
+  CompleteIfDone(deadline_.Passed(*pool_->context().clock));
+}
+
+void PutCall::OnDeadline() { CompleteIfDone(true); }
+
+void PutCall::CompleteIfDone(bool late) {
+  PutAnswer answer;
+  {
+    MutexLock lock(mu_);
+    if (completed_ || parts_ > 0 || (copies_ > 0 && !late)) return;
+    completed_ = true;
+    answer = answer_;
+    if (timer_ != 0) static_cast<void>(pool_->context().timer->Cancel(timer_));
+  }
+  done_(std::move(answer));
 }
 
 void PutCall::CountStatus(PutStatus status) const {
@@ -123,16 +212,6 @@ void PutCall::CountStatus(PutStatus status) const {
     case PutStatus::kFailed:
       return metrics.put_failed.Add();
   }
-}
-
-void PutCall::EndPart() {
-  PutAnswer answer;
-  {
-    MutexLock lock(mu_);
-    if (--parts_ > 0) return;
-    answer = std::move(answer_);
-  }
-  done_(std::move(answer));
 }
 
 }  // namespace kvfabric

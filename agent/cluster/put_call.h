@@ -32,22 +32,35 @@ class PutCall : public std::enable_shared_from_this<PutCall> {
   static constexpr std::size_t kChunkItems = 64;
 
   void Run();
+  std::vector<std::size_t> ChunkEnds() const;
   void RunChunk(std::size_t begin, std::size_t end);
   PutStatus PutOne(std::size_t at);
+  // True when this node keeps the block: always, unless bytes are spread to owners only.
+  bool KeptHere(std::size_t at) const;
+  void SendCopies(std::size_t at, PinnedBlock block);
   BlockHeader HeaderOf(std::size_t at) const;
   void CountStatus(PutStatus status) const;
   void EndPart();
+  void EndCopies(std::size_t at, std::size_t stored);
+  void OnDeadline();
+  // Completes when nothing is left to wait for, or with what there is when `late`.
+  void CompleteIfDone(bool late);
 
   const PoolRef pool_;
   const PutArgs args_;
   const Deadline deadline_;
   const Completion<PutAnswer> done_;
   const Gate::Pass pass_;
+  const SharedPoolSpec spec_;
+  const SharedRouting routing_;
   RequestKeys keys_;
 
   Mutex mu_;
   PutAnswer answer_ GUARDED_BY(mu_);
-  std::size_t parts_ GUARDED_BY(mu_) = 0;
+  std::size_t parts_ GUARDED_BY(mu_) = 0;   // chunks: the caller's bytes are in use
+  std::size_t copies_ GUARDED_BY(mu_) = 0;  // blocks whose copies are awaited (acks Replicated)
+  bool completed_ GUARDED_BY(mu_) = false;
+  Timer::Id timer_ GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace kvfabric

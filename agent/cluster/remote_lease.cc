@@ -10,6 +10,7 @@ RemoteLease::~RemoteLease() {
   {
     MutexLock lock(mu_);
     parts.swap(parts_);
+    parts.insert(parts.end(), superseded_.begin(), superseded_.end());
   }
   ReleaseParts(parts);
 }
@@ -69,6 +70,18 @@ std::vector<RemoteLease::Part> RemoteLease::Parts() const {
   return parts_;
 }
 
+bool RemoteLease::BeginRenewal(Clock::TimePoint now, Clock::Duration interval) {
+  std::vector<Part> dropped;
+  {
+    MutexLock lock(mu_);
+    if (now - renewed_at_ < interval) return false;
+    renewed_at_ = now;
+    dropped.swap(superseded_);
+  }
+  ReleaseParts(dropped);
+  return true;
+}
+
 void RemoteLease::Replace(std::uint64_t old_lease_id, Part fresh) {
   std::vector<Part> dropped;
   {
@@ -79,7 +92,7 @@ void RemoteLease::Replace(std::uint64_t old_lease_id, Part fresh) {
     if (old == parts_.end()) {
       dropped.push_back(std::move(fresh));  // ended meanwhile
     } else {
-      dropped.push_back(std::exchange(*old, std::move(fresh)));
+      superseded_.push_back(std::exchange(*old, std::move(fresh)));
       IndexLocked();
     }
   }

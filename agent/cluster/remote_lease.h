@@ -19,6 +19,7 @@
 #include "agent/cluster/node_names.h"
 #include "agent/cluster/peer_set.h"
 #include "common/block_key.h"
+#include "common/clock.h"
 #include "common/mutex.h"
 
 namespace kvfabric {
@@ -54,8 +55,10 @@ class RemoteLease {
   // Releases the parts that hold none of the ids `keep` says yes to; false when none is left.
   bool Prune(const std::function<bool(const KeyId&)>& keep) EXCLUDES(mu_);
   std::vector<Part> Parts() const EXCLUDES(mu_);
-  // A part renewed by leasing anew at its holder: what `fresh` does not grant is gone. Releases the
-  // old one.
+  // True at most once per `interval`: the caller leases all parts anew.
+  bool BeginRenewal(Clock::TimePoint now, Clock::Duration interval) EXCLUDES(mu_);
+  // A part leased anew at its holder: what `fresh` does not grant is gone. The old lease is
+  // released at the renewal after this, as reads that began under it may be under way.
   void Replace(std::uint64_t old_lease_id, Part fresh) EXCLUDES(mu_);
 
  private:
@@ -67,6 +70,8 @@ class RemoteLease {
   const std::string pool_uid_;
   mutable Mutex mu_;
   std::vector<Part> parts_ GUARDED_BY(mu_);
+  std::vector<Part> superseded_ GUARDED_BY(mu_);
+  Clock::TimePoint renewed_at_ GUARDED_BY(mu_){};
   std::unordered_map<KeyId, Place, KeyIdHash> places_ GUARDED_BY(mu_);
 };
 

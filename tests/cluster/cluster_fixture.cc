@@ -143,7 +143,7 @@ ShardMap TestCluster::MakeMap(const std::vector<std::string>& members,
   map.slot_count = spec_.slots;
   map.replicas = spec_.replicas;
   map.owners_per_slot = OwnersPerSlot(spec_.replicas);
-  std::vector<MemberIndex> owners;
+  std::vector<bool> owns;
   for (const std::string& name : members) {
     Member member;
     member.node_name = name;
@@ -154,15 +154,19 @@ ShardMap TestCluster::MakeMap(const std::vector<std::string>& members,
       member.zone = zone->second;
     }
     if (const auto state = states.find(name); state != states.end()) member.state = state->second;
-    const bool owns = member.state != MemberState::kLost && member.state != MemberState::kDraining;
-    if (owns) owners.push_back(static_cast<MemberIndex>(map.members.size()));
+    owns.push_back(member.state != MemberState::kLost && member.state != MemberState::kDraining);
     map.members.push_back(std::move(member));
   }
+  // Who owns nothing is skipped, so that the others keep what they had, as the planner would.
   for (std::uint32_t slot = 0; slot < map.slot_count; ++slot) {
-    for (std::uint32_t column = 0; column < map.owners_per_slot; ++column) {
-      map.table.push_back(column < owners.size() ? owners[(slot + column) % owners.size()]
-                                                 : kNoOwner);
+    std::uint32_t column = 0;
+    for (std::uint32_t step = 0; step < members.size() && column < map.owners_per_slot; ++step) {
+      const auto member = static_cast<MemberIndex>((slot + step) % members.size());
+      if (!owns[member]) continue;
+      map.table.push_back(member);
+      ++column;
     }
+    for (; column < map.owners_per_slot; ++column) map.table.push_back(kNoOwner);
   }
   EXPECT_TRUE(map.Validate().ok()) << map.Validate().ToString();
   return map;
@@ -180,9 +184,12 @@ void TestCluster::ApplyMap(const ShardMap& map, const std::vector<std::string>& 
 bool TestCluster::Settle() {
   return Eventually([this] {
     for (const auto& [name, node] : nodes_) {
-      const std::size_t up = node->fabric().peers().UpLinks().size();
+      const auto links = node->fabric().peers().UpLinks();
       const std::size_t others = nodes_.size() - 1;
-      if (up < std::min(others, node->fabric().peers().size())) return false;
+      if (links.size() < std::min(others, node->fabric().peers().size())) return false;
+      for (const auto& [peer, link] : links) {
+        if (link->peer_state().pools.empty()) return false;
+      }
       if (!node->pool()->announcer().Idle()) return false;
     }
     return true;
@@ -243,15 +250,28 @@ void TestCluster::Release(const std::string& node, std::uint64_t lease_id) {
 }
 
 std::size_t TestCluster::Read(const std::string& node, const KeyRange& range) {
-  const Result<GetAnswer> answer = Get(node, range);
-  EXPECT_TRUE(answer.ok()) << answer.status().ToString();
-  if (!answer.ok()) return 0;
+  constexpr std::size_t kAtOnce = 16;  // within the budget for fetched blocks
   std::size_t right = 0;
-  for (std::size_t at = 0; at < answer->blocks.size() && answer->blocks[at]; ++at, ++right) {
-    const std::string expected = BlockContent(range.keys[at]);
-    EXPECT_EQ(AsText(answer->blocks[at].bytes()), expected) << range.keys[at];
+  while (right < range.keys.size()) {
+    KeyRange part = range;
+    const std::size_t count = std::min(kAtOnce, range.keys.size() - right);
+    part.first = range.first + static_cast<std::uint32_t>(right);
+    const auto begin = range.keys.begin() + static_cast<std::ptrdiff_t>(right);
+    part.keys.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+    const std::uint32_t run = RunStart(part.first);
+    if (run >= range.first) part.run_tag = range.keys[run - range.first];
+    const Result<GetAnswer> answer = Get(node, part);
+    EXPECT_TRUE(answer.ok()) << answer.status().ToString();
+    if (!answer.ok()) return right;
+    std::size_t got = 0;
+    for (; got < count && answer->blocks[got]; ++got) {
+      EXPECT_EQ(AsText(answer->blocks[got].bytes()), BlockContent(part.keys[got]))
+          << part.keys[got];
+    }
+    Release(node, answer->lease_id);
+    right += got;
+    if (got < count) break;
   }
-  Release(node, answer->lease_id);
   return right;
 }
 

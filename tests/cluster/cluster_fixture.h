@@ -90,6 +90,7 @@ class TestCluster {
   // in `to` (empty: all that run).
   ShardMap MakeMap(const std::vector<std::string>& members,
                    const std::map<std::string, MemberState>& states = {});
+  // To the nodes in `to`; empty: all that run.
   void ApplyMap(const ShardMap& map, const std::vector<std::string>& to = {});
   // All links up and every announcement taken.
   bool Settle();

@@ -1,0 +1,232 @@
+#include "agent/cluster/replica_repair.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "agent/cluster/incoming_block.h"
+#include "agent/cluster/pool_node.h"
+#include "agent/cluster/replica_targets.h"
+#include "common/log.h"
+
+namespace kvfabric {
+
+struct ReplicaRepair::Source {
+  NodeIndex holder = kNoNode;
+  LinkRef link;
+  std::shared_ptr<Gate::Pass> pass;
+  std::uint64_t lease_id = 0;
+  Batch batch;
+  std::vector<std::size_t> leased;  // indices into batch
+};
+
+void ReplicaRepair::SetLimits(std::uint64_t bytes_per_s, std::uint32_t replicas, bool paused) {
+  MutexLock lock(mu_);
+  rate_.SetLimit(bytes_per_s);
+  replicas_ = replicas;
+  paused_ = paused;
+}
+
+void ReplicaRepair::OnLost(const PoolRouting& routing, NodeIndex lost) {
+  PoolNode& pool = *environment_.pool;
+  {
+    MutexLock lock(mu_);
+    if (replicas_ < 2) return;
+  }
+  std::vector<Directory::Listing> found = pool.directory().EntriesOf(lost, kMaxJobs);
+  const PeerSet& peers = *pool.context().peers;
+  std::erase_if(found, [&](const Directory::Listing& entry) {
+    if (entry.slot >= routing.map().slot_count) return true;
+    for (const NodeIndex owner : routing.OwnersOf(entry.slot)) {
+      if (owner == routing.self()) return false;
+      if (peers.Up(owner)) return true;  // that one does it
+    }
+    return true;
+  });
+  LogInfo("a member is lost: its blocks are copied from the other holders",
+          {{"pool", pool.name()},
+           {"member", pool.context().names->Name(lost)},
+           {"blocks", found.size()}});
+  MutexLock lock(mu_);
+  const std::size_t room = kMaxJobs - std::min(kMaxJobs, jobs_.size());
+  if (found.size() > room) {
+    environment_.metrics->replicas_failed.Add(static_cast<double>(found.size() - room));
+    found.resize(room);
+  }
+  jobs_.insert(jobs_.end(), found.begin(), found.end());
+}
+
+std::size_t ReplicaRepair::waiting() const {
+  MutexLock lock(mu_);
+  return jobs_.size();
+}
+
+bool ReplicaRepair::Plan(const PoolRouting& routing, const Directory::Listing& job,
+                         Wanted* wanted) {
+  PoolNode& pool = *environment_.pool;
+  const PeerSet& peers = *pool.context().peers;
+  std::uint32_t replicas = 1;
+  {
+    MutexLock lock(mu_);
+    replicas = replicas_;
+  }
+  wanted->id = job.id;
+  wanted->slot = job.slot;
+  for (const NodeIndex node : pool.directory().Find(job.id).span()) {
+    if (node == routing.self() || peers.Up(node)) wanted->holders.push_back(node);
+  }
+  if (wanted->holders.empty()) return false;
+  wanted->targets = ReplicaTargets(routing, peers, job.slot, wanted->holders, replicas);
+  return !wanted->targets.empty();
+}
+
+void ReplicaRepair::Pump() {
+  PoolNode& pool = *environment_.pool;
+  const SharedRouting routing = pool.routing();
+  std::vector<Directory::Listing> jobs;
+  {
+    MutexLock lock(mu_);
+    const Clock::TimePoint now = pool.context().clock->Now();
+    if (routing == nullptr || parts_ > 0 || paused_ || !rate_.MayStart(now)) return;
+    while (!jobs_.empty() && jobs.size() < kBatchBlocks) {
+      jobs.push_back(jobs_.front());
+      jobs_.pop_front();
+    }
+    if (jobs.empty()) return;
+    parts_ = 1;
+  }
+  std::map<NodeIndex, Batch> sources;
+  for (const Directory::Listing& job : jobs) {
+    Wanted wanted;
+    if (!Plan(*routing, job, &wanted)) continue;
+    const bool here = std::ranges::find(wanted.holders, routing->self()) != wanted.holders.end();
+    if (here) {
+      CopyFromHere(std::move(wanted));
+    } else {
+      const NodeIndex holder = wanted.holders.front();
+      sources[holder].push_back(std::move(wanted));
+    }
+  }
+  {
+    MutexLock lock(mu_);
+    parts_ += sources.size();
+  }
+  for (auto& [holder, batch] : sources) CopyFrom(holder, std::move(batch));
+  EndPart();
+}
+
+void ReplicaRepair::EndPart() {
+  {
+    MutexLock lock(mu_);
+    if (--parts_ > 0 || jobs_.empty()) return;
+  }
+  std::shared_ptr<Gate::Pass> pass = environment_.gate->EnterShared();
+  if (!pass) return;
+  // Refused: the pool's tick goes on.
+  static_cast<void>(environment_.pool->context().background->Submit([this, pass] { Pump(); }));
+}
+
+void ReplicaRepair::CopyFromHere(Wanted wanted) {
+  std::optional<PinnedBlock> block = environment_.pool->engine().PinById(wanted.id);
+  if (block) Spread(std::move(*block), wanted);
+}
+
+void ReplicaRepair::CopyFrom(NodeIndex holder, Batch batch) {
+  PoolNode& pool = *environment_.pool;
+  auto source = std::make_shared<Source>();
+  source->holder = holder;
+  source->link = pool.context().peers->Link(holder);
+  source->pass = environment_.gate->EnterShared();
+  source->batch = std::move(batch);
+  if (source->link == nullptr || !source->pass) {
+    EndPart();
+    return;
+  }
+  LeaseRequest request;
+  request.pool_uid = pool.uid();
+  for (const Wanted& wanted : source->batch) request.ids.push_back(wanted.id);
+  source->link->Lease(std::move(request), Deadline::After(*pool.context().clock, kCallDeadline),
+                      [this, source](const Result<LeaseReply>& reply) {
+                        if (!reply.ok() || reply->granted.size() != source->batch.size()) {
+                          EndPart();
+                          return;
+                        }
+                        OnLeased(source, *reply);
+                      });
+}
+
+void ReplicaRepair::OnLeased(const std::shared_ptr<Source>& source, const LeaseReply& reply) {
+  PoolNode& pool = *environment_.pool;
+  source->lease_id = reply.lease_id;
+  std::vector<FetchItem> items;
+  std::uint64_t bytes = 0;
+  for (std::size_t at = 0; at < source->batch.size(); ++at) {
+    if (!reply.granted[at]) continue;
+    source->leased.push_back(at);
+    items.push_back({source->batch[at].id});
+    if (at < reply.lengths.size()) bytes += reply.lengths[at];
+  }
+  if (items.empty()) {
+    EndPart();
+    return;
+  }
+  {
+    MutexLock lock(mu_);
+    rate_.Spend(bytes, pool.context().clock->Now());
+  }
+  source->link->Fetch(
+      pool.uid(), source->lease_id, std::move(items),
+      [this, source](const BlockHeader& header) { return PlaceFor(*source, header); },
+      Deadline::After(*pool.context().clock, kCallDeadline),
+      [this, source](Result<FetchResult> result) { OnFetched(source, std::move(result)); });
+}
+
+Reservation ReplicaRepair::PlaceFor(const Source& source, BlockHeader header) {
+  PoolNode& pool = *environment_.pool;
+  const auto wanted = std::ranges::find(source.batch, header.id, &Wanted::id);
+  if (wanted == source.batch.end()) return Reservation();
+  Result<BlockHeader> accepted = AcceptHeader(pool, std::move(header));
+  if (!accepted.ok()) return Reservation();
+  accepted->has_other_holder = true;
+  // One of the copies may be ours to keep; else it only passes through.
+  const NodeIndex self = pool.context().self.node;
+  const bool ours = std::ranges::find(wanted->targets, self) != wanted->targets.end();
+  Result<Reservation> place = pool.engine().Reserve(
+      std::move(*accepted), ours ? BlockOrigin::kReplica : BlockOrigin::kTransient);
+  return place.ok() ? std::move(place).value() : Reservation();
+}
+
+void ReplicaRepair::OnFetched(const std::shared_ptr<Source>& source, Result<FetchResult> result) {
+  if (result.ok()) {
+    for (std::size_t at = 0; at < result->blocks.size() && at < source->leased.size(); ++at) {
+      if (!result->blocks[at]) continue;
+      Spread(std::move(*result->blocks[at]), source->batch[source->leased[at]]);
+    }
+  }
+  source->link->Release({source->lease_id});
+  EndPart();
+}
+
+void ReplicaRepair::Spread(PinnedBlock block, const Wanted& wanted) {
+  PoolNode& pool = *environment_.pool;
+  const NodeIndex self = pool.context().self.node;
+  Replicator::Copy copy;
+  copy.offer_first = true;
+  for (const NodeIndex target : wanted.targets) {
+    if (target != self) copy.targets.push_back(target);
+  }
+  const std::size_t here = wanted.targets.size() - copy.targets.size();
+  if (here > 0) environment_.metrics->rereplicated.Add();
+  if (copy.targets.empty()) return;
+  if (here == 0) {  // a fetch that ended here was charged already
+    MutexLock lock(mu_);
+    rate_.Spend(block.header().length_bytes * copy.targets.size(), pool.context().clock->Now());
+  }
+  copy.owed_if_missed = std::ranges::find(wanted.holders, self) != wanted.holders.end() || here > 0;
+  copy.block = std::move(block);
+  copy.done = [metrics = environment_.metrics](std::size_t stored) {
+    metrics->rereplicated.Add(static_cast<double>(stored));
+  };
+  environment_.replicator->Send(std::move(copy));
+}
+
+}  // namespace kvfabric

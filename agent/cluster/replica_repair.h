@@ -1,0 +1,83 @@
+#pragma once
+
+// ReplicaRepair makes copies anew after a member was lost (FINE-PRINT 17): the first live owner of
+// each slot copies the blocks whose entry named that member and that some node still has, to the
+// owners that lack them, within the pool's byte rate. Blocks short of copies by eviction are left
+// alone.
+//
+// Owned by PoolNode; any thread; work runs on the background executor and on links. One batch is
+// under way at a time. Bound: at most kMaxJobs entries wait; more are counted as lost to repair.
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "agent/cluster/byte_rate.h"
+#include "agent/cluster/directory.h"
+#include "agent/cluster/gate.h"
+#include "agent/cluster/node_context.h"
+#include "agent/cluster/pool_metrics.h"
+#include "agent/cluster/pool_routing.h"
+#include "agent/cluster/replicator.h"
+
+namespace kvfabric {
+
+class PoolNode;
+
+class ReplicaRepair {
+ public:
+  struct Environment {
+    PoolNode* pool = nullptr;  // whose part this is
+    Replicator* replicator = nullptr;
+    PoolMetrics* metrics = nullptr;
+    Gate* gate = nullptr;
+  };
+
+  explicit ReplicaRepair(Environment environment) : environment_(environment) {}
+  ReplicaRepair(const ReplicaRepair&) = delete;  // batches under way point to it
+  ReplicaRepair& operator=(const ReplicaRepair&) = delete;
+
+  void SetLimits(std::uint64_t bytes_per_s, std::uint32_t replicas, bool paused) EXCLUDES(mu_);
+  // Notes what `lost` held, before the directory forgets it.
+  void OnLost(const PoolRouting& routing, NodeIndex lost) EXCLUDES(mu_);
+  // Begins the next batch when the last is done and the rate allows. On the background executor.
+  void Pump() EXCLUDES(mu_);
+  std::size_t waiting() const EXCLUDES(mu_);
+
+ private:
+  static constexpr std::size_t kMaxJobs = std::size_t{1} << 20U;
+  static constexpr std::size_t kBatchBlocks = 64;
+  static constexpr std::chrono::seconds kCallDeadline{5};
+
+  struct Wanted {
+    KeyId id;
+    SlotIndex slot = 0;
+    std::vector<NodeIndex> holders;  // that are up
+    std::vector<NodeIndex> targets;
+  };
+  using Batch = std::vector<Wanted>;
+  // Blocks of one batch to fetch from one holder.
+  struct Source;
+
+  // What of a job still has to be done; false when nothing.
+  bool Plan(const PoolRouting& routing, const Directory::Listing& job, Wanted* wanted)
+      EXCLUDES(mu_);
+  void CopyFromHere(Wanted wanted);
+  void CopyFrom(NodeIndex holder, Batch batch);
+  void OnLeased(const std::shared_ptr<Source>& source, const LeaseReply& reply);
+  void OnFetched(const std::shared_ptr<Source>& source, Result<FetchResult> result);
+  Reservation PlaceFor(const Source& source, BlockHeader header);
+  void Spread(PinnedBlock block, const Wanted& wanted);
+  void EndPart() EXCLUDES(mu_);
+
+  const Environment environment_;
+  mutable Mutex mu_;
+  std::deque<Directory::Listing> jobs_ GUARDED_BY(mu_);
+  std::size_t parts_ GUARDED_BY(mu_) = 0;  // of the batch under way
+  ByteRate rate_ GUARDED_BY(mu_);
+  std::uint32_t replicas_ GUARDED_BY(mu_) = 1;
+  bool paused_ GUARDED_BY(mu_) = false;
+};
+
+}  // namespace kvfabric

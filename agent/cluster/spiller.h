@@ -1,0 +1,75 @@
+#pragma once
+
+// Spiller hands leaves that the engine must evict to the peer whose coldest leaf is colder than
+// ours by the margin (FINE-PRINT 16), so that the nodes are one pool under any routing.
+//
+// Owned by PoolNode, registered as the engine's SpillTarget. Take runs on the evictor's thread and
+// only queues; offers and pushes run on links. Bounds: bytes queued and under way <= a twentieth of
+// the tier; each block has 200 ms, then it is dropped and counted. One batch per peer is under way.
+// What peers said of their coldest leaves is read every 50 ms, not per block.
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/cluster/gate.h"
+#include "agent/cluster/node_context.h"
+#include "agent/cluster/pool_metrics.h"
+#include "agent/cluster/pool_routing.h"
+#include "agent/cluster/push_call.h"
+#include "agent/engine/cache_engine.h"
+
+namespace kvfabric {
+
+class Spiller final : public SpillTarget {
+ public:
+  struct Environment {
+    const NodeContext* context = nullptr;
+    const RoutingCell* routing = nullptr;
+    Gate* gate = nullptr;
+    PoolMetrics* metrics = nullptr;
+  };
+
+  Spiller(std::string pool_uid, Environment environment);
+  Spiller(const Spiller&) = delete;  // pushes under way point to it
+  Spiller& operator=(const Spiller&) = delete;
+
+  void SetCapacity(std::uint64_t capacity_bytes) EXCLUDES(mu_);
+  bool Take(PinnedBlock block) override EXCLUDES(mu_);
+  // Reads what peers say of themselves; drops what waited too long. Every 50 ms.
+  void Tick() EXCLUDES(mu_);
+
+ private:
+  static constexpr std::chrono::milliseconds kDeadline{200};
+  static constexpr std::size_t kBatchBlocks = 64;
+  static constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20U;
+
+  struct Waiting {
+    PinnedBlock block;
+    Clock::TimePoint until{};
+  };
+  struct Peer {
+    std::optional<Clock::TimePoint> coldest_touch;  // of its coldest leaf; unset: it gets nothing
+    std::uint64_t free_bytes = 0;                   // below its watermark, less what we queued
+    std::deque<Waiting> queue;
+    bool busy = false;
+  };
+
+  std::optional<NodeIndex> ChoosePeer(const BlockHeader& header) REQUIRES(mu_);
+  void Post(NodeIndex node);
+  void Pump(NodeIndex node) EXCLUDES(mu_);
+  void OnPushed(NodeIndex node, std::uint64_t bytes, const std::vector<PushOutcome>& outcomes)
+      EXCLUDES(mu_);
+
+  const std::string pool_uid_;
+  const Environment environment_;
+
+  Mutex mu_;
+  std::uint64_t max_queued_bytes_ GUARDED_BY(mu_) = 0;
+  std::uint64_t queued_bytes_ GUARDED_BY(mu_) = 0;  // and under way
+  std::map<NodeIndex, Peer> peers_ GUARDED_BY(mu_);
+};
+
+}  // namespace kvfabric

@@ -1,0 +1,257 @@
+// Bytes that move by themselves: spill, replicas, repair after a loss, drain, spread.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "tests/cluster/cluster_fixture.h"
+
+namespace kvfabric {
+namespace {
+
+std::size_t BlocksAt(TestCluster& cluster, const std::string& node) {
+  return cluster.node(node).pool()->engine().Snapshot({}).size();
+}
+
+// Nodes that hold each block.
+std::map<KeyId, std::set<std::string>> Holders(TestCluster& cluster,
+                                               const std::vector<std::string>& nodes) {
+  std::map<KeyId, std::set<std::string>> holders;
+  for (const std::string& node : nodes) {
+    for (const BlockHeader& block : cluster.node(node).pool()->engine().Snapshot({})) {
+      holders[block.id].insert(node);
+    }
+  }
+  return holders;
+}
+
+// Puts `chains` chains of `length` at one node, waiting for its spill queue in between.
+void PutSlowly(TestCluster& cluster, const std::string& node, int chains, std::size_t length) {
+  for (int chain = 0; chain < chains; ++chain) {
+    cluster.Put(node, ChainRange("c" + std::to_string(chain), 0, length));
+    EXPECT_TRUE(Eventually([&] {
+      const EngineStats stats = cluster.node(node).pool()->engine().Stats();
+      return stats.pending_spill_bytes == 0 && stats.used_bytes <= stats.capacity_bytes / 100 * 90;
+    }));
+  }
+}
+
+TEST(Spill, MakesTheNodesOnePoolWhenAllRequestsComeToOne) {
+  // 3 x 512 blocks; 1200 come in at one node.
+  TestCluster cluster({.nodes = {"a", "b", "c"}, .capacity_bytes = 512 * kTestBlockBytes});
+  ASSERT_TRUE(cluster.Settle());
+  PutSlowly(cluster, "a", 240, 5);
+  ASSERT_TRUE(cluster.Settle());
+  std::size_t hits = 0;
+  for (int chain = 0; chain < 240; ++chain) {
+    const auto found = cluster.Lookup("a", ChainRange("c" + std::to_string(chain), 0, 5));
+    hits += found->hits;
+    cluster.Release("a", found->lease_id);
+  }
+  EXPECT_GE(hits, 1140U);
+  EXPECT_GT(BlocksAt(cluster, "b"), 300U);
+  EXPECT_GT(BlocksAt(cluster, "c"), 300U);
+  for (const BlockHeader& block : cluster.node("b").pool()->engine().Snapshot({})) {
+    EXPECT_TRUE(block.spilled_in);
+  }
+}
+
+TEST(Spill, GoesOnceAndToTheColdest) {
+  TestCluster cluster({.nodes = {"a", "b", "c"}, .capacity_bytes = 64 * kTestBlockBytes});
+  ASSERT_TRUE(cluster.Settle());
+  // b is full of old blocks, c of new ones.
+  cluster.Put("b", ChainRange("old", 0, 55));
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_TRUE(Eventually(
+      [&] { return std::chrono::steady_clock::now() - start > std::chrono::milliseconds(700); }));
+  PutSlowly(cluster, "a", 11, 5);
+  cluster.Put("c", ChainRange("new", 0, 55));
+  const auto filled = std::chrono::steady_clock::now();
+  ASSERT_TRUE(Eventually([&] {  // until keepalives tell
+    return std::chrono::steady_clock::now() - filled > std::chrono::milliseconds(400);
+  }));
+  for (int chain = 20; chain < 25; ++chain) {
+    cluster.Put("a", ChainRange("c" + std::to_string(chain), 0, 5));
+    ASSERT_TRUE(Eventually(
+        [&] { return cluster.node("a").pool()->engine().Stats().pending_spill_bytes == 0; }));
+  }
+  const auto spilled_in = [&](const std::string& node) {
+    std::size_t count = 0;
+    for (const BlockHeader& block : cluster.node(node).pool()->engine().Snapshot({})) {
+      count += block.spilled_in ? 1 : 0;
+    }
+    return count;
+  };
+  EXPECT_GT(spilled_in("b"), 0U);
+  EXPECT_EQ(spilled_in("c"), 0U);
+  // b must evict: its own leaves may go on, what was spilled to it must not.
+  const double before = cluster.node("b").pool()->metrics().spill_offered.Value();
+  PoolNode& b = *cluster.node("b").pool();
+  for (const BlockHeader& block : b.engine().Snapshot({})) {
+    if (!block.spilled_in) b.engine().Delete(block.id);
+  }
+  PutSlowly(cluster, "b", 0, 0);
+  EXPECT_EQ(cluster.node("b").pool()->metrics().spill_offered.Value(), before);
+}
+
+TEST(Replicas, GoToOtherFailureDomains) {
+  const std::vector<std::string> nodes{"a", "b", "c", "d"};
+  const std::map<std::string, std::string> zones{{"a", "x"}, {"b", "x"}, {"c", "y"}, {"d", "y"}};
+  TestCluster cluster({.nodes = nodes, .zones = zones, .replicas = 2, .acks_replicated = true});
+  ASSERT_TRUE(cluster.Settle());
+  const PutAnswer put = cluster.Put("a", ChainRange("p", 0, 40));
+  EXPECT_EQ(put.copies, std::vector<std::uint8_t>(40, 2));
+  for (const auto& [id, holders] : Holders(cluster, nodes)) {
+    ASSERT_EQ(holders.size(), 2U);
+    EXPECT_TRUE(holders.contains("a"));
+    // Owners are neighbours a-b, b-c, c-d, d-a: all but a-b have one in zone y.
+    const std::string other = *std::ranges::find_if(holders, [](auto& h) { return h != "a"; });
+    const auto slot = cluster.node("a").pool()->engine().PinById(id)->header().slot;
+    EXPECT_EQ(zones.at(other), slot % 4 == 0 ? "x" : "y") << slot;
+  }
+}
+
+TEST(Replicas, AreCountedByTheDeadlineAndOwedWhenNoOwnerIsThere) {
+  TestCluster cluster({.nodes = {"a", "b"}, .replicas = 2, .acks_replicated = true});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Kill("b");
+  ASSERT_TRUE(Eventually([&] { return cluster.fabric("a").peers().UpLinks().empty(); }));
+  const PutAnswer put = cluster.Put("a", ChainRange("p", 0, 10));
+  EXPECT_EQ(put.status, std::vector<PutStatus>(10, PutStatus::kOk));
+  EXPECT_EQ(put.copies, std::vector<std::uint8_t>(10, 1));
+  EXPECT_EQ(cluster.fabric("a").PoolReports()[0].under_replicated, 10U);
+  // It comes back: what is owed is paid.
+  cluster.Start("b");
+  EXPECT_TRUE(Eventually([&] { return BlocksAt(cluster, "b") == 10; }, std::chrono::seconds(12)));
+  EXPECT_TRUE(
+      Eventually([&] { return cluster.fabric("a").PoolReports()[0].under_replicated == 0; }));
+}
+
+TEST(Replicas, AreMadeAnewWhenAMemberIsLost) {
+  const std::vector<std::string> nodes{"a", "b", "c", "d"};
+  TestCluster cluster({.nodes = nodes, .replicas = 2, .acks_replicated = true});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Put("a", ChainRange("p", 0, 60));
+  cluster.Put("c", ChainRange("q", 0, 60));
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Kill("a");
+  cluster.ApplyMap(cluster.MakeMap(nodes, {{"a", MemberState::kLost}}));
+  const std::vector<std::string> left{"b", "c", "d"};
+  EXPECT_TRUE(Eventually(
+      [&] {
+        const auto holders = Holders(cluster, left);
+        if (holders.size() < 120) return false;
+        return std::ranges::all_of(holders, [](auto& entry) { return entry.second.size() >= 2; });
+      },
+      std::chrono::seconds(10)));
+  ASSERT_TRUE(cluster.Settle());
+  EXPECT_EQ(cluster.Read("d", ChainRange("p", 0, 60)), 60U);
+  for (const std::string& node : left) {
+    EXPECT_EQ(cluster.fabric(node).PoolReports()[0].under_replicated, 0U) << node;
+  }
+}
+
+TEST(Replicas, SurviveTheirWriter) {
+  TestCluster cluster({.nodes = {"a", "b", "c"}, .replicas = 2, .acks_replicated = true});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Put("a", ChainRange("p", 0, 60));
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Kill("a");  // no new map: the operator is down
+  EXPECT_TRUE(Eventually([&] { return cluster.Read("b", ChainRange("p", 0, 60)) == 60; },
+                         std::chrono::milliseconds(2000)));
+  EXPECT_EQ(cluster.Read("c", ChainRange("p", 0, 60)), 60U);
+}
+
+TEST(Spread, PutsBytesAtTheOwners) {
+  const std::vector<std::string> nodes{"a", "b", "c"};
+  TestCluster cluster({.nodes = nodes, .acks_replicated = true, .locality_spread = true});
+  ASSERT_TRUE(cluster.Settle());
+  for (std::uint32_t first = 0; first < 200; first += 20) {
+    const PutAnswer put = cluster.Put("a", ChainRange("p", first, 20));
+    EXPECT_EQ(put.copies, std::vector<std::uint8_t>(20, 1));
+  }
+  for (const std::string& node : nodes) {
+    for (const BlockHeader& block : cluster.node(node).pool()->engine().Snapshot({})) {
+      EXPECT_EQ(nodes[block.slot % 3], node);
+    }
+    EXPECT_GT(BlocksAt(cluster, node), 0U);
+  }
+  EXPECT_EQ(Holders(cluster, nodes).size(), 200U);
+  ASSERT_TRUE(cluster.Settle());
+  EXPECT_EQ(cluster.Read("b", ChainRange("p", 0, 200)), 200U);
+  // More at once than may pass through this node: all of it is taken all the same.
+  const PutAnswer large = cluster.Put("a", ChainRange("large", 0, 150));
+  EXPECT_EQ(large.status, std::vector<PutStatus>(150, PutStatus::kOk));
+  ASSERT_TRUE(cluster.Settle());
+  EXPECT_EQ(cluster.Read("c", ChainRange("large", 0, 150)), 150U);
+}
+
+TEST(Drain, MovesEverythingWhenThereIsRoom) {
+  const std::vector<std::string> nodes{"a", "b", "c"};
+  TestCluster cluster({.nodes = nodes, .capacity_bytes = 256 * kTestBlockBytes});
+  ASSERT_TRUE(cluster.Settle());
+  for (const std::string& node : nodes) cluster.Put(node, ChainRange(node, 0, 120));
+  ASSERT_TRUE(cluster.Settle());
+  ASSERT_TRUE(cluster.fabric("a").StartDrain(1, std::chrono::seconds(20)).ok());
+  EXPECT_TRUE(Eventually([&] { return cluster.fabric("a").DrainProgress().done; },
+                         std::chrono::seconds(10)));
+  DrainReport report = cluster.fabric("a").DrainProgress();
+  EXPECT_TRUE(report.active);
+  EXPECT_EQ(report.moved_blocks, 120U);
+  EXPECT_EQ(report.moved_bytes, 120 * kTestBlockBytes);
+  EXPECT_EQ(report.dropped_blocks, 0U);
+  EXPECT_EQ(report.remaining_blocks, 0U);
+  // It still serves, and what comes in goes out too.
+  cluster.Put("a", ChainRange("late", 0, 10));
+  EXPECT_TRUE(Eventually([&] {
+    report = cluster.fabric("a").DrainProgress();
+    return report.done && report.moved_blocks == 130;
+  }));
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Kill("a");
+  EXPECT_TRUE(Eventually([&] { return cluster.Read("b", ChainRange("a", 0, 120)) == 120; },
+                         std::chrono::milliseconds(2000)));
+  EXPECT_EQ(cluster.Read("c", ChainRange("late", 0, 10)), 10U);
+  EXPECT_EQ(cluster.Read("c", ChainRange("b", 0, 120)), 120U);
+}
+
+TEST(Drain, MovesTheHottestAndCountsWhatNobodyTakes) {
+  TestCluster cluster({.nodes = {"a", "b"}, .capacity_bytes = 64 * kTestBlockBytes});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Put("a", ChainRange("cold", 0, 25));
+  cluster.Put("b", ChainRange("b", 0, 40));
+  cluster.Put("a", ChainRange("hot", 0, 25));
+  ASSERT_TRUE(cluster.Settle());
+  ASSERT_TRUE(cluster.fabric("a").StartDrain(1, std::chrono::seconds(20)).ok());
+  ASSERT_TRUE(Eventually([&] { return cluster.fabric("a").DrainProgress().done; },
+                         std::chrono::seconds(10)));
+  const DrainReport report = cluster.fabric("a").DrainProgress();
+  EXPECT_EQ(report.moved_blocks + report.dropped_blocks, 50U);
+  EXPECT_GT(report.dropped_blocks, 0U);
+  ASSERT_TRUE(cluster.Settle());
+  const auto hot = cluster.Lookup("b", ChainRange("hot", 0, 25));
+  EXPECT_GE(hot->local, 15U);
+  ASSERT_TRUE(cluster.fabric("a").StopDrain(1).ok());
+  EXPECT_FALSE(cluster.fabric("a").DrainProgress().active);
+}
+
+TEST(Drain, EndsAtItsDeadlineWithWhatIsLeftCounted) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.spec().bandwidth_limit_bytes_per_s = 40 * kTestBlockBytes;
+  cluster.ApplyPools();
+  cluster.Put("a", ChainRange("p", 0, 300));
+  ASSERT_TRUE(cluster.Settle());
+  ASSERT_TRUE(cluster.fabric("a").StartDrain(1, std::chrono::seconds(2)).ok());
+  ASSERT_TRUE(Eventually([&] { return cluster.fabric("a").DrainProgress().done; },
+                         std::chrono::seconds(10)));
+  const DrainReport report = cluster.fabric("a").DrainProgress();
+  EXPECT_EQ(report.moved_blocks + report.dropped_blocks, 300U);
+  EXPECT_GE(report.moved_blocks, 32U);
+  EXPECT_LE(report.moved_blocks, 160U);
+}
+
+}  // namespace
+}  // namespace kvfabric
