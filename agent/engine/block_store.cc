@@ -11,19 +11,23 @@ namespace kvfabric {
 
 namespace {
 
-constexpr std::size_t kLeastMaxBlocks = 65'536;
-constexpr std::uint64_t kBytesAnEntry = 16'384;
 constexpr std::size_t kMostExpectedBlocks = std::size_t{1} << 20U;
 constexpr std::size_t kTouchesAtOnce = 64;
 
 std::size_t MaxBlocks(const CacheEngine::Options& options) {
   if (options.max_blocks > 0) return options.max_blocks;
-  return std::max<std::size_t>(kLeastMaxBlocks, options.capacity_bytes / kBytesAnEntry);
+  return BlockStore::DefaultMaxBlocks(options.capacity_bytes);
 }
 
 std::string BlockName(const BlockHeader& header) { return "block " + header.id.ToString(); }
 
 }  // namespace
+
+std::size_t BlockStore::DefaultMaxBlocks(std::uint64_t capacity_bytes) {
+  constexpr std::size_t least = 65'536;
+  constexpr std::uint64_t bytes_an_entry = 16'384;
+  return std::max<std::size_t>(least, capacity_bytes / bytes_an_entry);
+}
 
 Result<std::shared_ptr<BlockStore>> BlockStore::Create(
     const CacheEngine::Options& options, const CacheEngine::Environment& environment) {

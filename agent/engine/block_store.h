@@ -33,6 +33,7 @@ namespace kvfabric {
 
 class BlockStore : public std::enable_shared_from_this<BlockStore> {
  public:
+  static std::size_t DefaultMaxBlocks(std::uint64_t capacity_bytes);
   static Result<std::shared_ptr<BlockStore>> Create(const CacheEngine::Options& options,
                                                     const CacheEngine::Environment& environment);
   // Public for make_shared only.

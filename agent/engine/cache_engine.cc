@@ -15,6 +15,12 @@ Result<std::unique_ptr<CacheEngine>> CacheEngine::Create(Options options, Enviro
       std::make_unique<LocalEngine>(std::move(options), environment, std::move(store)));
 }
 
+std::uint64_t CacheEngine::MostIndexBytes(std::uint64_t capacity_bytes, std::size_t max_blocks) {
+  constexpr std::uint64_t bytes_a_block = 400;  // 330 measured, and a key of up to 64 bytes
+  return bytes_a_block *
+         (max_blocks > 0 ? max_blocks : BlockStore::DefaultMaxBlocks(capacity_bytes));
+}
+
 const BlockHeader& PinnedBlock::header() const { return handle_->header(); }
 const KeyId& PinnedBlock::id() const { return handle_->fixed().id; }
 const NamespaceRef& PinnedBlock::ns() const { return handle_->fixed().ns; }

@@ -140,6 +140,9 @@ class CacheEngine {
   };
 
   static Result<std::unique_ptr<CacheEngine>> Create(Options options, Environment environment);
+  // The most that table, policies and usual keys (up to 64 bytes) of a pool, or of all pools
+  // together, take besides the blocks: for the memory check before serving.
+  static std::uint64_t MostIndexBytes(std::uint64_t capacity_bytes, std::size_t max_blocks = 0);
   virtual ~CacheEngine() = default;
 
   // Both may be set once, before the first block, and are borrowed.

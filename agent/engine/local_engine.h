@@ -26,7 +26,7 @@ class LocalEngine final : public CacheEngine, public ArenaUser {
   // Evicting does not free the slot size that is wanted, or not soon; then memory is reclaimed.
   static constexpr int kMaxEvictionsForMemory = 16;
   // Rounds over pinned leaves before a Reserve or a pass gives up.
-  static constexpr int kMaxRefusals = 8;
+  static constexpr int kMaxRefusals = 64;
   static constexpr int kBlocksAPass = 256;
 
   LocalEngine(Options options, Environment environment, std::shared_ptr<BlockStore> store);

@@ -250,6 +250,7 @@ TEST(CacheEngine, HoldsIndexMemoryToAboutThreeHundredBytesABlock) {
   }
   ASSERT_EQ(f.engine->Stats().blocks, 40'000U);
   EXPECT_LT(f.engine->Stats().index_bytes / 40'000, 330U);
+  EXPECT_LT(f.engine->Stats().index_bytes, CacheEngine::MostIndexBytes(64 * kMiB, 40'000));
 }
 
 TEST(CacheEngine, GivesTheProbeRoomWhenThePoolsAreFull) {

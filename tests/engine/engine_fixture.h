@@ -3,6 +3,7 @@
 // A CacheEngine over a small arena on a fake clock, and blocks whose bytes tell which key they
 // belong to. One thread unless a test says otherwise.
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
