@@ -77,11 +77,25 @@ kvf_status CreateClient(const kvf_options* options, kvf_client** out, char* why,
   auto client = Client::Create(std::move(made));
   if (!client.ok()) {
     Say(why, why_size, client.status().message());
-    return KVF_INVALID_ARGUMENT;
+    return client.status().code() == kvfabric::StatusCode::kInvalidArgument ? KVF_INVALID_ARGUMENT
+                                                                            : KVF_UNAVAILABLE;
   }
   *out = new kvf_client{*std::move(client)};
   return KVF_OK;
 }
+
+constexpr kvf_lookup kNothing = {0, 0, 0, KVF_MISS_NO_AGENT, nullptr};
+
+kvf_lookup ToC(kvfabric::LookupOutcome found) {
+  kvf_lookup out = {found.hits, found.local, found.peer, static_cast<kvf_miss>(found.miss),
+                    nullptr};
+  if (found.lease) out.lease = new kvf_lease{std::move(found.lease)};
+  return out;
+}
+
+// The enums of both sides are the same numbers.
+static_assert(static_cast<int>(kvfabric::Miss::kNoAgent) == KVF_MISS_NO_AGENT);
+static_assert(static_cast<int>(kvfabric::PutResult::kDropped) == KVF_PUT_DROPPED);
 
 }  // namespace
 
@@ -112,8 +126,9 @@ KVF_EXPORT kvf_status kvf_client_wait(const kvf_client* client, std::uint32_t bu
 
 KVF_EXPORT void kvf_client_counters(const kvf_client* client, kvf_counters* out) {
   const kvfabric::ClientCounters counters = client->client->counters();
-  *out = {counters.lookups,      counters.gets,    counters.puts,    counters.missed_no_agent,
-          counters.puts_dropped, counters.corrupt, counters.connects};
+  *out = {
+      counters.lookups,         counters.gets,         counters.puts,    counters.missed_no_agent,
+      counters.missed_deadline, counters.puts_dropped, counters.corrupt, counters.connects};
 }
 
 KVF_EXPORT kvf_chain* kvf_chain_create(const kvf_key* keys, std::size_t count) try {
@@ -133,17 +148,35 @@ KVF_EXPORT void kvf_chain_destroy(kvf_chain* chain) { delete chain; }
 KVF_EXPORT void kvf_lookup_chain(kvf_client* client, const kvf_chain* chain, std::uint32_t first,
                                  std::uint32_t count, const kvf_lane* lanes, std::size_t lane_count,
                                  std::uint32_t budget_ms, kvf_lookup* out) try {
-  *out = {0, 0, 0, KVF_MISS_NO_AGENT, nullptr};
+  *out = kNothing;
   std::vector<kvfabric::Lane> wanted;
   for (std::size_t i = 0; lanes != nullptr && i < lane_count; ++i) {
     wanted.push_back(ToLane(lanes[i]));
   }
-  kvfabric::LookupOutcome found =
-      client->client->Lookup(chain->chain, first, count, wanted, ToBudget(budget_ms));
-  *out = {found.hits, found.local, found.peer, static_cast<kvf_miss>(found.miss), nullptr};
-  if (found.lease) out->lease = new kvf_lease{std::move(found.lease)};
+  *out = ToC(client->client->Lookup(chain->chain, first, count, wanted, ToBudget(budget_ms)));
 } catch (const std::exception&) {
-  *out = {0, 0, 0, KVF_MISS_NO_AGENT, nullptr};
+  *out = kNothing;
+}
+
+KVF_EXPORT void kvf_lookup_single(kvf_client* client, const kvf_chain* keys,
+                                  std::uint32_t budget_ms, std::uint8_t* found,
+                                  kvf_lookup* out) try {
+  *out = kNothing;
+  const std::uint32_t count = keys->chain.size();
+  std::fill_n(found, count, std::uint8_t{0});
+  kvfabric::LookupOutcome outcome =
+      client->client->Lookup(keys->chain, 0, count, {}, ToBudget(budget_ms));
+  for (std::size_t i = 0; i < outcome.found.size(); ++i) found[i] = outcome.found[i] ? 1 : 0;
+  *out = ToC(std::move(outcome));
+} catch (const std::exception&) {
+  *out = kNothing;
+}
+
+KVF_EXPORT int kvf_lease_renew(kvf_client* client, const kvf_lease* lease,
+                               std::uint32_t budget_ms) try {
+  return client->client->Renew(lease->lease, ToBudget(budget_ms)) ? 1 : 0;
+} catch (const std::exception&) {
+  return 0;
 }
 
 KVF_EXPORT void kvf_lease_release(kvf_lease* lease) { delete lease; }

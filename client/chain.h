@@ -16,7 +16,11 @@ namespace kvfabric {
 
 class Chain {
  public:
-  // INVALID_ARGUMENT when a key is not 1..512 bytes.
+  // What the keys of one request, and what it says of each, may take together; the rest of a
+  // frame's body is for its fixed fields.
+  static constexpr std::size_t kRequestBytes = std::size_t{1000} << 10U;
+
+  // INVALID_ARGUMENT when a key is not 1..512 bytes or there are more than 2^31 of them.
   static Result<Chain> Create(std::vector<std::string> keys);
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(keys_.size()); }
@@ -26,6 +30,8 @@ class Chain {
   // long as the result.
   wire::KeyRangeView Range(std::uint32_t first, std::uint32_t count,
                            std::vector<std::string_view>& views) const;
+  // How many keys from `first` on, at most `count`, one request can name.
+  std::uint32_t Fitting(std::uint32_t first, std::uint32_t count) const;
 
  private:
   explicit Chain(std::vector<std::string> keys) : keys_(std::move(keys)) {}

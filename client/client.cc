@@ -1,24 +1,21 @@
 #include "client/client.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "client/connection_keeper.h"
+#include "client/lease_state.h"
+#include "client/loop_ref.h"
 #include "client/session.h"
 #include "common/checksum.h"
 #include "transport/event_loop.h"
-#include "transport/local_messages.h"
 
 namespace kvfabric {
 
 namespace {
 
 constexpr Lane kDefaultLane{};
-
-std::span<const Lane> OrDefault(std::span<const Lane> lanes) {
-  return lanes.empty() ? std::span<const Lane>(&kDefaultLane, 1) : lanes;
-}
+constexpr Client::Budget kMostBudget = std::chrono::hours(1);  // more would overflow the clock
 
 Miss FromWire(wire::LookupMiss reason) {
   switch (reason) {
@@ -36,45 +33,46 @@ Miss FromWire(wire::LookupMiss reason) {
   return Miss::kNotFound;
 }
 
-PutResult FromWire(wire::PutOutcome status) {
-  switch (status) {
-    case wire::PutOutcome::kOk:
-      return PutResult::kOk;
-    case wire::PutOutcome::kAlreadyExists:
-      return PutResult::kAlreadyExists;
-    case wire::PutOutcome::kNoSpace:
-      return PutResult::kNoSpace;
-    case wire::PutOutcome::kChecksumMismatch:
-      return PutResult::kChecksumMismatch;
-    case wire::PutOutcome::kFailed:
-      return PutResult::kFailed;
-  }
-  return PutResult::kFailed;
+Status TooLong(std::string_view what, std::size_t bytes, std::size_t limit) {
+  return InvalidArgument("client: " + std::string(what) + ": " + std::to_string(bytes) +
+                         " bytes (limit " + std::to_string(limit) + ")");
 }
 
-Deadline After(Client::Budget budget) { return Deadline::After(Clock::System(), budget); }
-
-// Blocks may not be split over requests by bytes alone: a batch also has a limit of keys.
-constexpr std::size_t kMaxBatch = wire::kMaxKeysPerRequest;
-constexpr std::uint64_t kAlign = 256;
-
-}  // namespace
-
-struct Lease::State {
-  std::shared_ptr<Session> session;
-  std::uint64_t id = 0;
-  ~State() { session->ReleaseLease(id); }
-};
-
-bool BlockView::Verify() const { return BlockChecksum(bytes_) == checksum_; }
-
-Client::Client() = default;
-
-Result<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
+Status Validate(const ClientOptions& options) {
   if (options.endpoints.empty()) {
     return InvalidArgument(
         "client: no endpoint: give at least one, e.g. unix:/run/kvfabric/agent.sock");
   }
+  if (options.token.size() > wire::kMaxTokenBytes) {
+    return TooLong("token", options.token.size(), wire::kMaxTokenBytes);
+  }
+  if (options.pool.size() > kMaxKeyBytes) {
+    return TooLong("pool", options.pool.size(), kMaxKeyBytes);
+  }
+  if (options.fingerprint.size() > wire::kMaxFingerprintBytes) {
+    return TooLong("fingerprint", options.fingerprint.size(), wire::kMaxFingerprintBytes);
+  }
+  if (!options.pool.empty() && options.staging_bytes == 0) {
+    return InvalidArgument("client: staging_bytes: 0 (must hold the largest block)");
+  }
+  if (options.connect_timeout <= std::chrono::milliseconds(0)) {
+    return InvalidArgument("client: connect_timeout: must be above 0 ms");
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+bool BlockView::Verify() const { return BlockChecksum(bytes_) == checksum_; }
+
+Client::Client(NamespaceKind kind) : kind_(kind) {}
+
+Deadline Client::DeadlineOf(Budget budget) {
+  return Deadline::After(Clock::System(), std::clamp(budget, Budget(0), kMostBudget));
+}
+
+Result<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
+  KVF_RETURN_IF_ERROR(Validate(options));
   std::vector<SocketAddress> addresses;
   for (const std::string& endpoint : options.endpoints) {
     KVF_ASSIGN_OR_RETURN(SocketAddress address, SocketAddress::Resolve(endpoint));
@@ -87,24 +85,30 @@ Result<std::unique_ptr<Client>> Client::Create(ClientOptions options) {
   base.hello.kind = options.kind;
   base.connect_timeout = options.connect_timeout;
   base.staging_bytes = base.hello.pool.empty() ? 0 : options.staging_bytes;
-  std::unique_ptr<Client> client(new Client());
+  std::unique_ptr<Client> client(new Client(options.kind));
   KVF_ASSIGN_OR_RETURN(client->loop_, EventLoop::Create({.name = "kvf-client"}));
-  client->keeper_ =
-      std::make_shared<ConnectionKeeper>(*client->loop_, std::move(addresses), std::move(base));
+  client->ref_ = std::make_shared<LoopRef>(*client->loop_);
+  client->keeper_ = std::make_shared<ConnectionKeeper>(*client->loop_, client->ref_,
+                                                       std::move(addresses), std::move(base));
   const auto keeper = client->keeper_;
-  static_cast<void>(client->loop_->Submit([keeper] { keeper->Start(); }));
+  if (!client->loop_->Submit([keeper] { keeper->Start(); })) {
+    return Internal("client: a fresh loop takes no task");
+  }
   return client;
 }
 
 Client::~Client() {
-  if (!loop_) return;
+  if (!ref_) return;
   const auto keeper = keeper_;
   loop_->RunSync([keeper] { keeper->Stop(); });
-  loop_->Stop();
+  loop_->Stop();  // closes every session, so that no call waits any more
+  gate_.WaitUntilEmpty();
+  ref_->Cut();
 }
 
 Status Client::WaitConnected(Budget budget) const {
-  return keeper_->WaitForCurrent(After(budget)) ? Status::Ok() : keeper_->status();
+  const CallGate::Pass pass(gate_);
+  return keeper_->WaitForCurrent(DeadlineOf(budget)) ? Status::Ok() : keeper_->status();
 }
 
 std::shared_ptr<Session> Client::SessionOf(const Lease& lease) const {
@@ -112,240 +116,117 @@ std::shared_ptr<Session> Client::SessionOf(const Lease& lease) const {
   return lease.state_->session->alive() ? lease.state_->session : nullptr;
 }
 
+Miss Client::CountMissed(const Status& status, std::uint64_t blocks) {
+  if (status.code() == StatusCode::kDeadlineExceeded) {
+    counts_.missed_deadline += blocks;
+    return Miss::kDeadline;
+  }
+  counts_.missed_no_agent += blocks;
+  return Miss::kNoAgent;
+}
+
 LookupOutcome Client::Lookup(const Chain& chain, std::uint32_t first, std::uint32_t count,
                              std::span<const Lane> lanes, Budget budget) {
+  const CallGate::Pass pass(gate_);
   LookupOutcome outcome;
-  std::vector<std::string_view> views;
-  const wire::KeyRangeView range = chain.Range(first, count, views);
-  counts_.lookups += views.size();
-  outcome.miss = Miss::kNotFound;
-  if (views.empty()) return outcome;
+  first = std::min(first, chain.size());
+  count = std::min(count, chain.size() - first);
+  counts_.lookups += count;
+  if (kind_ == NamespaceKind::kSingle) outcome.found.assign(count, false);
+  if (lanes.empty()) lanes = {&kDefaultLane, 1};
+  if (count == 0 || lanes.size() > wire::kMaxLanesPerRequest) {
+    outcome.miss = Miss::kNotFound;
+    return outcome;
+  }
   const auto session = keeper_->Current();
   if (!session) {
-    counts_.missed_no_agent += views.size();
-    outcome.miss = Miss::kNoAgent;
+    outcome.miss = CountMissed(Unavailable("no agent"), count);
     return outcome;
   }
   outcome.endpoint = session->endpoint_index();
-  CallReply reply = session->Call(FrameOp::kLookup, wire::EncodeLookup(OrDefault(lanes), range),
-                                  After(budget), {.keep = nullptr, .gives_lease = true});
-  if (!reply.status.ok() || reply.bodies.empty()) {
-    outcome.miss =
-        reply.status.code() == StatusCode::kDeadlineExceeded ? Miss::kDeadline : Miss::kNoAgent;
-    return outcome;
-  }
-  auto answer = wire::Decode<wire::LookupReply>(AsBytes(reply.bodies.front()));
-  if (!answer.ok()) return outcome;
-  if (answer->lease_id != 0) {
-    auto state = std::make_shared<Lease::State>();
-    state->session = session;
-    state->id = answer->lease_id;
-    outcome.lease = Lease(std::move(state));
-  }
-  outcome.hits = std::min(answer->hits, static_cast<std::uint32_t>(views.size()));
-  outcome.found = std::move(answer->found);
-  outcome.local = answer->local;
-  outcome.peer = answer->peer;
-  outcome.miss = FromWire(answer->miss_reason);
-  return outcome;
-}
-
-GetOutcome Client::Get(const Lease& lease, const Chain& chain, std::uint32_t first,
-                       std::uint32_t count, Lane lane, Budget budget) {
-  GetOutcome outcome;
+  const Deadline deadline = DeadlineOf(budget);
+  const auto state = std::make_shared<Lease::State>(session);
   std::vector<std::string_view> views;
-  const wire::KeyRangeView range = chain.Range(first, count, views);
-  outcome.blocks.resize(views.size());
-  counts_.gets += views.size();
-  if (views.empty()) return outcome;
-  const auto session = SessionOf(lease);
-  if (!session) {
-    counts_.missed_no_agent += views.size();
-    return outcome;
-  }
-  outcome.endpoint = session->endpoint_index();
-  auto reply = std::make_shared<CallReply>(
-      session->Call(FrameOp::kGet, wire::EncodeGet(lease ? lease.state_->id : 0, lane, range),
-                    After(budget), {.keep = nullptr, .gives_lease = !lease}));
-  if (!reply->status.ok()) return outcome;
-  Lease held = lease;
-  std::size_t inline_index = 0;
-  for (const std::string& body : reply->bodies) {
-    auto part = wire::Decode<wire::GetReply>(AsBytes(body));
-    if (!part.ok()) return outcome;
-    if (!held && part->lease_id != 0) {
-      auto state = std::make_shared<Lease::State>();
-      state->session = session;
-      state->id = part->lease_id;
-      held = Lease(std::move(state));
+  for (std::uint32_t done = 0; done < count;) {
+    const std::uint32_t n = chain.Fitting(first + done, count - done);
+    const wire::KeyRangeView range = chain.Range(first + done, n, views);
+    const CallReply reply = session->Call(FrameOp::kLookup, wire::EncodeLookup(lanes, range),
+                                          deadline, {.gives_lease = true});
+    auto answer = reply.status.ok()
+                      ? wire::Decode<wire::LookupReply>(AsBytes(reply.parts.front().body))
+                      : Result<wire::LookupReply>(reply.status);
+    if (!answer.ok()) {
+      if (reply.status.ok()) session->Close();  // it does not speak our language
+      const Miss miss = CountMissed(answer.status(), count - done);
+      if (outcome.miss == Miss::kNone) outcome.miss = miss;
+      break;
     }
-    for (std::size_t i = 0; i < part->entries.size(); ++i) {
-      wire::GetEntry& entry = part->entries[i];
-      const std::size_t index = part->first_index + i;
-      BlockView view;
-      view.checksum_ = entry.checksum;
-      view.metadata_ = std::move(entry.metadata);
-      view.from_peer_ = entry.from_peer;
-      view.lease_ = held;
-      if (entry.place == wire::GetPlace::kMemfd) {
-        const auto mapping = session->memory().Find(entry.memfd_id);
-        if (!mapping) continue;
-        view.bytes_ = mapping->At(entry.offset, entry.length);
-        if (view.bytes_.size() != entry.length) continue;
-        view.keep_ = mapping;
-      } else if (entry.place == wire::GetPlace::kInline) {
-        if (inline_index >= reply->inline_blocks.size()) return outcome;
-        const InlineBlock& block = reply->inline_blocks[inline_index++];
-        if (!block.intact) {
-          ++counts_.corrupt;
-          continue;
-        }
-        view.bytes_ = {block.bytes.get(), block.size};
-        view.keep_ = reply;
-      } else {
-        continue;
-      }
-      if (index < outcome.blocks.size()) outcome.blocks[index] = std::move(view);
+    if (answer->lease_id != 0) state->parts.push_back({first + done, n, answer->lease_id});
+    answer->found.resize(n, false);
+    for (std::uint32_t i = 0; i < n && done + i < outcome.found.size(); ++i) {
+      outcome.found[done + i] = answer->found[i];
     }
+    answer->hits = std::min(answer->hits, n);
+    outcome.hits += answer->hits;
+    outcome.local += answer->local;
+    outcome.peer += answer->peer;
+    if (outcome.miss == Miss::kNone) outcome.miss = FromWire(answer->miss_reason);
+    if (kind_ == NamespaceKind::kChain && answer->hits < n) break;
+    done += n;
   }
-  return outcome;
-}
-
-std::vector<bool> Client::Read(const Lease& lease, const Chain& chain, std::uint32_t first,
-                               std::span<const MutableByteSpan> into, Lane lane, Budget budget) {
-  std::vector<bool> read(into.size(), false);
-  const GetOutcome got =
-      Get(lease, chain, first, static_cast<std::uint32_t>(into.size()), lane, budget);
-  for (std::size_t i = 0; i < got.blocks.size(); ++i) {
-    if (!got.blocks[i] || got.blocks[i]->bytes().size() != into[i].size()) continue;
-    read[i] = CopyAndChecksum(into[i], got.blocks[i]->bytes()) == got.blocks[i]->checksum();
-    if (!read[i]) ++counts_.corrupt;
-  }
-  return read;
-}
-
-PutOutcome Client::Put(const Chain& chain, std::uint32_t first, std::span<const PutBlock> blocks,
-                       Lane lane, Budget budget) {
-  PutOutcome outcome;
-  counts_.puts += blocks.size();
-  const auto session = keeper_->Current();
-  if (session && first <= chain.size() && blocks.size() <= chain.size() - first) {
-    outcome = session->staging() ? PutStaged(*session, chain, first, blocks, lane, budget)
-                                 : PutInline(*session, chain, first, blocks, lane, budget);
-    outcome.endpoint = session->endpoint_index();
-  }
-  outcome.status.resize(blocks.size(), PutResult::kDropped);
-  outcome.copies.resize(blocks.size(), 0);
-  counts_.puts_dropped += static_cast<std::uint64_t>(
-      std::count(outcome.status.begin(), outcome.status.end(), PutResult::kDropped));
-  return outcome;
-}
-
-PutOutcome Client::PutStaged(Session& session, const Chain& chain, std::uint32_t first,
-                             std::span<const PutBlock> blocks, Lane lane, Budget budget) {
-  PutOutcome outcome;
-  const Deadline deadline = After(budget);
-  const std::uint64_t most = session.staging()->size_bytes() / 2;
-  std::size_t at = 0;
-  while (at < blocks.size()) {
-    std::vector<wire::PutEntry> entries;
-    std::uint64_t bytes = 0;
-    while (at + entries.size() < blocks.size() && entries.size() < kMaxBatch) {
-      const PutBlock& block = blocks[at + entries.size()];
-      const std::uint64_t next = (block.bytes.size() + kAlign - 1) / kAlign * kAlign;
-      if (!entries.empty() && bytes + next > most) break;
-      entries.push_back({bytes, block.bytes.size(), 0, std::string(block.metadata)});
-      bytes += next;
-    }
-    const auto region = session.staging()->Allocate(bytes, deadline);
-    if (!region) break;  // no room in time: the rest is dropped
-    for (std::size_t i = 0; i < entries.size(); ++i) {
-      const ByteSpan from = blocks[at + i].bytes;
-      if (!from.empty()) {
-        std::memcpy(region->bytes().data() + entries[i].offset, from.data(), from.size());
-      }
-      entries[i].offset += region->offset();
-    }
-    std::vector<std::string_view> views;
-    const auto depth = static_cast<std::uint32_t>(first + at);
-    const auto range = chain.Range(depth, static_cast<std::uint32_t>(entries.size()), views);
-    const CallReply reply = session.Call(FrameOp::kPut, wire::EncodePut(lane, range, entries),
-                                         deadline, {.keep = region, .gives_lease = false});
-    outcome.status.resize(at + entries.size(), PutResult::kDropped);
-    outcome.copies.resize(at + entries.size(), 0);
-    if (reply.status.ok() && !reply.bodies.empty()) {
-      const auto answer = wire::Decode<wire::PutReply>(AsBytes(reply.bodies.front()));
-      for (std::size_t i = 0; answer.ok() && i < entries.size(); ++i) {
-        if (i < answer->status.size()) outcome.status[at + i] = FromWire(answer->status[i]);
-        if (i < answer->copies.size()) outcome.copies[at + i] = answer->copies[i];
-      }
-    } else if (reply.status.code() == StatusCode::kInvalidArgument) {
-      std::fill_n(outcome.status.begin() + static_cast<std::ptrdiff_t>(at), entries.size(),
-                  PutResult::kFailed);
-    }
-    at += entries.size();
-  }
-  return outcome;
-}
-
-PutOutcome Client::PutInline(Session& session, const Chain& chain, std::uint32_t first,
-                             std::span<const PutBlock> blocks, Lane lane, Budget budget) {
-  PutOutcome outcome;
-  const Deadline deadline = After(budget);
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    std::vector<std::string_view> views;
-    const auto range = chain.Range(static_cast<std::uint32_t>(first + i), 1, views);
-    const CallReply reply = session.CallWithPayload(
-        FrameOp::kPutInline, wire::EncodePutInline(lane, range, blocks[i].metadata),
-        blocks[i].bytes, BlockChecksum(blocks[i].bytes), deadline);
-    PutResult status = PutResult::kDropped;
-    std::uint8_t copies = 0;
-    if (reply.status.ok() && !reply.bodies.empty()) {
-      const auto answer = wire::Decode<wire::PutReply>(AsBytes(reply.bodies.front()));
-      if (answer.ok() && answer->status.size() == 1) {
-        status = FromWire(answer->status.front());
-        if (!answer->copies.empty()) copies = answer->copies.front();
-      }
-    } else if (reply.status.code() == StatusCode::kInvalidArgument) {
-      status = PutResult::kFailed;
-    }
-    outcome.status.push_back(status);
-    outcome.copies.push_back(copies);
-    if (deadline.Passed(Clock::System())) break;
-  }
+  if (!state->parts.empty()) outcome.lease = Lease(state);
   return outcome;
 }
 
 std::uint32_t Client::Delete(const Chain& chain, std::uint32_t first, std::uint32_t count,
                              Lane lane, Budget budget) {
-  std::vector<std::string_view> views;
-  const auto range = chain.Range(first, count, views);
+  const CallGate::Pass pass(gate_);
+  first = std::min(first, chain.size());
+  count = std::min(count, chain.size() - first);
   const auto session = keeper_->Current();
-  if (!session || views.empty()) return 0;
-  const CallReply reply =
-      session->Call(FrameOp::kDelete, wire::EncodeDelete(lane, range), After(budget));
-  if (!reply.status.ok() || reply.bodies.empty()) return 0;
-  const auto answer = wire::Decode<wire::DeleteReply>(AsBytes(reply.bodies.front()));
-  return answer.ok() ? answer->deleted : 0;
+  const Deadline deadline = DeadlineOf(budget);
+  std::uint32_t deleted = 0;
+  std::vector<std::string_view> views;
+  for (std::uint32_t done = 0; session && done < count;) {
+    const std::uint32_t n = chain.Fitting(first + done, count - done);
+    const wire::KeyRangeView range = chain.Range(first + done, n, views);
+    const CallReply reply =
+        session->Call(FrameOp::kDelete, wire::EncodeDelete(lane, range), deadline);
+    if (!reply.status.ok()) break;
+    const auto answer = wire::Decode<wire::DeleteReply>(AsBytes(reply.parts.front().body));
+    if (answer.ok()) deleted += std::min(answer->deleted, n);
+    done += n;
+  }
+  return deleted;
 }
 
 bool Client::Renew(const Lease& lease, Budget budget) {
+  const CallGate::Pass pass(gate_);
   const auto session = lease ? SessionOf(lease) : nullptr;
   if (!session) return false;
-  const CallReply reply = session->Call(
-      FrameOp::kRenew, wire::Encode(wire::RenewRequest{lease.state_->id}), After(budget));
-  if (!reply.status.ok() || reply.bodies.empty()) return false;
-  const auto answer = wire::Decode<wire::RenewReply>(AsBytes(reply.bodies.front()));
-  return answer.ok() && answer->renewed;
+  const Deadline deadline = DeadlineOf(budget);
+  for (const Lease::State::Part& part : lease.state_->parts) {
+    const CallReply reply =
+        session->Call(FrameOp::kRenew, wire::Encode(wire::RenewRequest{part.id}), deadline);
+    if (!reply.status.ok()) return false;
+    const auto answer = wire::Decode<wire::RenewReply>(AsBytes(reply.parts.front().body));
+    if (!answer.ok() || !answer->renewed) return false;
+  }
+  return true;
 }
 
 Result<std::vector<PoolUsage>> Client::Stat(Budget budget) {
-  const auto session = keeper_->WaitForCurrent(After(budget));
-  if (!session) return keeper_->status();
-  const CallReply reply = session->Call(FrameOp::kStat, "", After(budget));
+  const CallGate::Pass pass(gate_);
+  const Deadline deadline = DeadlineOf(budget);
+  const auto session = keeper_->WaitForCurrent(deadline);
+  if (!session) {
+    const Status why = keeper_->status();
+    return why.ok() ? DeadlineExceeded("client: no agent answered in time") : why;
+  }
+  const CallReply reply = session->Call(FrameOp::kStat, "", deadline);
   if (!reply.status.ok()) return reply.status;
-  if (reply.bodies.empty()) return Internal("STAT: empty answer");
-  KVF_ASSIGN_OR_RETURN(auto answer, wire::Decode<wire::StatReply>(AsBytes(reply.bodies.front())));
+  KVF_ASSIGN_OR_RETURN(auto answer,
+                       wire::Decode<wire::StatReply>(AsBytes(reply.parts.front().body)));
   std::vector<PoolUsage> pools;
   for (wire::PoolStat& pool : answer.pools) {
     pools.push_back({std::move(pool.pool), pool.capacity_bytes, pool.used_bytes, pool.blocks,
@@ -370,6 +251,7 @@ ClientCounters Client::counters() const {
   out.gets = counts_.gets;
   out.puts = counts_.puts;
   out.missed_no_agent = counts_.missed_no_agent;
+  out.missed_deadline = counts_.missed_deadline;
   out.puts_dropped = counts_.puts_dropped;
   out.corrupt = counts_.corrupt;
   out.connects = keeper_->connects();

@@ -6,7 +6,9 @@
 // none an error; the next endpoint of the list is used within 2 s and an earlier one again when it
 // is back. Any thread may call any method; calls block until answered or their budget is over and
 // then return what there is. Every byte that is handed out by Read was verified against the
-// checksum of the PUT; in-place views are verified by BlockView::Verify.
+// checksum of the PUT; in-place views are verified by BlockView::Verify. Calls of more keys than
+// one request can name become several, all within the budget. Leases and views may outlive the
+// client; calls that are under way when it goes return what they have, and it waits for them.
 //
 //   auto client = Client::Create({.endpoints = {"unix:/run/kvfabric/agent.sock"}, ...});
 //   auto found = (*client)->Lookup(chain, 0, chain.size(), {}, 50ms);
@@ -21,16 +23,21 @@
 #include <string>
 #include <vector>
 
+#include "client/call_gate.h"
 #include "client/chain.h"
 #include "common/block_key.h"
 #include "common/bytes.h"
+#include "common/clock.h"
 #include "common/status.h"
 
 namespace kvfabric {
 
 class ConnectionKeeper;
 class EventLoop;
+class LoopRef;
 class Session;
+struct CallReply;
+struct InlineBlock;
 
 struct ClientOptions {
   std::vector<std::string> endpoints;  // `unix:/path` or `tcp:host:port`, in order of preference
@@ -39,6 +46,7 @@ struct ClientOptions {
   std::string fingerprint;  // EncodeFingerprint
   NamespaceKind kind = NamespaceKind::kChain;
   std::chrono::milliseconds connect_timeout{200};
+  // Blocks on their way to the agent; larger blocks cannot be put.
   std::uint64_t staging_bytes = std::uint64_t{64} << 20U;
 };
 
@@ -57,6 +65,7 @@ class Lease {
   std::shared_ptr<State> state_;
 };
 
+// kNoAgent: none there, or none that could answer.
 enum class Miss : std::uint8_t { kNone, kNotFound, kLeaseBudget, kDeadline, kNoMap, kNoAgent };
 
 struct LookupOutcome {
@@ -99,7 +108,8 @@ struct PutBlock {
   ByteSpan bytes;
   std::string_view metadata;
 };
-// kDropped: no agent, or no answer by the deadline.
+// kFailed: a block that cannot be put: empty, larger than the staging memory (over TCP also than
+// 64 MiB), or with more than 4 KiB of metadata. kDropped: no agent, or no answer by the deadline.
 enum class PutResult : std::uint8_t {
   kOk,
   kAlreadyExists,
@@ -117,6 +127,7 @@ struct PutOutcome {
 struct ClientCounters {
   std::uint64_t lookups = 0, gets = 0, puts = 0;  // blocks
   std::uint64_t missed_no_agent = 0;              // blocks
+  std::uint64_t missed_deadline = 0;              // blocks: no answer within the budget
   std::uint64_t puts_dropped = 0;                 // blocks
   std::uint64_t corrupt = 0;                      // blocks whose checksum failed here
   std::uint64_t connects = 0;
@@ -141,7 +152,7 @@ class Client {
   // For tools: OK when connected by then, else why not.
   Status WaitConnected(Budget budget) const;
 
-  // `lanes` empty = {0, shared}.
+  // `lanes` empty = {0, shared}; at most 64.
   LookupOutcome Lookup(const Chain& chain, std::uint32_t first, std::uint32_t count,
                        std::span<const Lane> lanes, Budget budget);
   // In place. Without a lease the views carry one of their own.
@@ -166,20 +177,45 @@ class Client {
 
  private:
   struct Counts {
-    std::atomic<std::uint64_t> lookups{0}, gets{0}, puts{0}, missed_no_agent{0}, puts_dropped{0},
-        corrupt{0};
+    std::atomic<std::uint64_t> lookups{0}, gets{0}, puts{0}, missed_no_agent{0}, missed_deadline{0},
+        puts_dropped{0}, corrupt{0};
+  };
+  // Consecutive keys that one GET names, under one lease.
+  struct Slice {
+    std::uint32_t first = 0;
+    std::uint32_t count = 0;
+    std::uint64_t lease_id = 0;
+  };
+  struct PutJob {
+    const Chain& chain;
+    std::uint32_t first = 0;
+    std::span<const PutBlock> blocks;
+    Lane lane;
+    Deadline deadline;
   };
 
-  Client();
+  explicit Client(NamespaceKind kind);
+  static Deadline DeadlineOf(Budget budget);
   std::shared_ptr<Session> SessionOf(const Lease& lease) const;
-  PutOutcome PutStaged(Session& session, const Chain& chain, std::uint32_t first,
-                       std::span<const PutBlock> blocks, Lane lane, Budget budget);
-  PutOutcome PutInline(Session& session, const Chain& chain, std::uint32_t first,
-                       std::span<const PutBlock> blocks, Lane lane, Budget budget);
+  // Counts `blocks` that were missed because a call ended with `status`.
+  Miss CountMissed(const Status& status, std::uint64_t blocks);
+  static Slice NextSlice(const Lease& lease, const Chain& chain, std::uint32_t first,
+                         std::uint32_t count);
+  Status GetSlice(const std::shared_ptr<Session>& session, std::string request, Lease lease,
+                  std::span<std::optional<BlockView>> into, Deadline deadline);
+  // What `entry` shows; nullopt = a miss. `block` is its inline block, if it has one, in `reply`.
+  std::optional<BlockView> ViewOf(const Session& session, wire::GetEntry entry,
+                                  const InlineBlock* block,
+                                  const std::shared_ptr<const CallReply>& reply);
+  void PutStaged(Session& session, const PutJob& job, PutOutcome& outcome);
+  void PutInline(Session& session, const PutJob& job, PutOutcome& outcome);
 
+  const NamespaceKind kind_;
   std::unique_ptr<EventLoop> loop_;
+  std::shared_ptr<LoopRef> ref_;
   std::shared_ptr<ConnectionKeeper> keeper_;
   Counts counts_;
+  mutable CallGate gate_;
 };
 
 }  // namespace kvfabric

@@ -5,24 +5,46 @@
 
 namespace kvfabric {
 
-ConnectionKeeper::ConnectionKeeper(EventLoop& loop, std::vector<SocketAddress> endpoints,
-                                   Session::Options base)
+namespace {
+
+// An answer of an agent that lives, which asking again at once will not change.
+bool IsRefusal(StatusCode code) {
+  switch (code) {
+    case StatusCode::kNotFound:
+    case StatusCode::kUnauthenticated:
+    case StatusCode::kPermissionDenied:
+    case StatusCode::kUnimplemented:
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kFailedPrecondition:
+    case StatusCode::kResourceExhausted:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+ConnectionKeeper::ConnectionKeeper(EventLoop& loop, std::shared_ptr<LoopRef> ref,
+                                   std::vector<SocketAddress> endpoints, Session::Options base)
     : loop_(loop),
+      ref_(std::move(ref)),
       endpoints_(std::move(endpoints)),
       base_(std::move(base)),
       status_(Unavailable("not connected yet")) {}
 
-void ConnectionKeeper::Start() { Try(0, endpoints_.size()); }
+void ConnectionKeeper::Start() { StartRound(0, endpoints_.size()); }
 
 void ConnectionKeeper::Stop() {
   stopped_ = true;
-  if (timer_ != 0) loop_.CancelTimer(timer_);
-  timer_ = 0;
+  CancelTimer();
   std::shared_ptr<Session> session;
   {
     MutexLock lock(mu_);
     session.swap(current_);
     status_ = Cancelled("the client was closed");
+    over_ = true;
+    changed_.NotifyAll();
   }
   if (session) session->Close();
 }
@@ -34,8 +56,8 @@ std::shared_ptr<Session> ConnectionKeeper::Current() const {
 
 std::shared_ptr<Session> ConnectionKeeper::WaitForCurrent(Deadline deadline) const {
   MutexLock lock(mu_);
-  while (!current_) {
-    if (!changed_.WaitUntil(mu_, deadline.at()) && !current_) return nullptr;
+  while (!current_ && !over_) {
+    if (!changed_.WaitUntil(mu_, deadline.at())) break;
   }
   return current_;
 }
@@ -50,92 +72,110 @@ std::uint64_t ConnectionKeeper::connects() const {
   return connects_;
 }
 
-void ConnectionKeeper::Try(std::size_t first, std::size_t left) {
+void ConnectionKeeper::StartRound(std::size_t first, std::size_t count) {
+  Try({.number = ++round_, .index = first % endpoints_.size(), .left = count});
+}
+
+void ConnectionKeeper::Try(Round round) {
   if (stopped_) return;
-  trying_ = true;
   Session::Options options = base_;
-  options.endpoint_index = first % endpoints_.size();
-  options.address = endpoints_[options.endpoint_index];
+  options.endpoint_index = round.index;
+  options.address = endpoints_[round.index];
   const std::weak_ptr<ConnectionKeeper> weak = weak_from_this();
   Session::Events events;
-  events.opened = [weak, first, left](std::shared_ptr<Session> session, Status status) {
-    if (const auto self = weak.lock()) self->OnOpened(first, left, std::move(session), status);
+  events.opened = [weak, round](std::shared_ptr<Session> session, Status status) {
+    if (const auto self = weak.lock()) self->OnOpened(round, std::move(session), status);
   };
   events.closed = [weak](std::shared_ptr<Session> session, Status why) {
     if (const auto self = weak.lock()) self->OnSessionClosed(session, why);
   };
-  Session::Open(loop_, std::move(options), std::move(events));
+  Session::Open(loop_, ref_, std::move(options), std::move(events));
 }
 
-void ConnectionKeeper::OnOpened(std::size_t first, std::size_t left,
-                                std::shared_ptr<Session> session, const Status& status) {
-  trying_ = false;
-  if (stopped_) {
-    if (session) session->Close();
+void ConnectionKeeper::OnOpened(Round round, std::shared_ptr<Session> session,
+                                const Status& status) {
+  const std::shared_ptr<Session> current = Current();
+  if (session) {
+    if (!stopped_ && (!current || session->endpoint_index() < current->endpoint_index())) {
+      Adopt(std::move(session));
+    } else {
+      session->Close();
+    }
     return;
   }
-  if (session) return Adopt(std::move(session));
+  if (stopped_ || round.number != round_) return;
+  round.refused = round.refused || IsRefusal(status.code());
   {
     MutexLock lock(mu_);
-    status_ = status.WithContext(endpoints_[first % endpoints_.size()].ToString());
+    status_ = status.WithContext(endpoints_[round.index].ToString());
   }
-  if (left > 1) return Try(first + 1, left - 1);
-  RetryLater();
+  if (round.left > 1) {
+    --round.left;
+    round.index = (round.index + 1) % endpoints_.size();
+    Try(round);
+  } else if (current) {
+    Schedule(kProbeEarlierEvery, 0, current->endpoint_index());
+  } else {
+    ScheduleRetry(0, round.refused);
+  }
 }
 
 void ConnectionKeeper::Adopt(std::shared_ptr<Session> session) {
-  backoff_ = kRetryFirst;
-  const bool earlier_exist = session->endpoint_index() > 0;
+  const std::size_t index = session->endpoint_index();
+  ++round_;  // what is still under way serves a list that has an answer
+  adopted_at_ = Clock::System().Now();
   {
     MutexLock lock(mu_);
     current_.swap(session);
     ++connects_;
+    changed_.NotifyAll();
   }
-  // The one before stays open for the leases that hang on it and closes when they are gone; a
-  // session that nobody holds but its connection is closed here.
-  if (session && session.use_count() <= 2) session->Close();
-  changed_.NotifyAll();
-  if (timer_ != 0) loop_.CancelTimer(timer_);
-  timer_ = 0;
-  if (earlier_exist) RetryLater();
+  // The one before stays for the leases and views that hang on it.
+  if (session) session->Retire();
+  CancelTimer();
+  if (index > 0) Schedule(kProbeEarlierEvery, 0, index);
 }
 
 void ConnectionKeeper::OnSessionClosed(const std::shared_ptr<Session>& session, const Status& why) {
-  bool was_current = false;
   {
     MutexLock lock(mu_);
-    was_current = current_ == session;
-    if (was_current) {
-      current_.reset();
-      status_ = why.WithContext(endpoints_[session->endpoint_index()].ToString());
-    }
+    if (current_ != session) return;
+    current_.reset();
+    status_ = why.WithContext(endpoints_[session->endpoint_index()].ToString());
   }
-  if (!was_current || stopped_) return;
-  if (timer_ != 0) loop_.CancelTimer(timer_);
-  timer_ = 0;
+  if (stopped_) return;
   // The one that just went away comes last.
-  if (!trying_) Try(session->endpoint_index() + 1, endpoints_.size());
+  const std::size_t next = (session->endpoint_index() + 1) % endpoints_.size();
+  if (Clock::System().Now() - adopted_at_ < kRetryMost) {
+    ++round_;
+    ScheduleRetry(next, false);
+    return;
+  }
+  backoff_ = kRetryFirst;
+  CancelTimer();
+  StartRound(next, endpoints_.size());
 }
 
-// With a session: look whether an earlier endpoint is back. Without: another round.
-void ConnectionKeeper::RetryLater() {
-  if (timer_ != 0) loop_.CancelTimer(timer_);
-  const bool connected = Current() != nullptr;
-  const auto delay = connected ? kProbeEarlierEvery : backoff_;
-  if (!connected) backoff_ = std::min(backoff_ * 2, kRetryMost);
+void ConnectionKeeper::ScheduleRetry(std::size_t first, bool refused) {
+  Schedule(refused ? kRetryMost : backoff_, first, endpoints_.size());
+  backoff_ = std::min(backoff_ * 2, kRetryMost);
+}
+
+void ConnectionKeeper::Schedule(std::chrono::milliseconds delay, std::size_t first,
+                                std::size_t count) {
+  CancelTimer();
   const std::weak_ptr<ConnectionKeeper> weak = weak_from_this();
-  timer_ = loop_.RunAfter(delay, [weak] {
+  timer_ = loop_.RunAfter(delay, [weak, first, count] {
     const auto self = weak.lock();
     if (!self) return;
     self->timer_ = 0;
-    self->ProbeEarlier();
+    if (!self->stopped_) self->StartRound(first, count);
   });
 }
 
-void ConnectionKeeper::ProbeEarlier() {
-  if (stopped_ || trying_) return;
-  const std::shared_ptr<Session> current = Current();
-  Try(0, current ? current->endpoint_index() : endpoints_.size());
+void ConnectionKeeper::CancelTimer() {
+  if (timer_ != 0) loop_.CancelTimer(timer_);
+  timer_ = 0;
 }
 
 }  // namespace kvfabric

@@ -39,7 +39,7 @@ typedef struct kvf_options {
   const char* fingerprint; /* lines `name=value\n`, sorted by name */
   kvf_kind kind;
   uint32_t connect_timeout_ms;
-  uint64_t staging_bytes; /* at least twice the largest block */
+  uint64_t staging_bytes; /* at least the largest block */
 } kvf_options;
 
 #define KVF_OPTIONS_INIT \
@@ -88,15 +88,18 @@ typedef struct kvf_lookup {
   kvf_lease* lease; /* release with kvf_lease_release; NULL when hits is 0 */
 } kvf_lookup;
 
+/* Of blocks, except connects. */
 typedef struct kvf_counters {
-  uint64_t lookups, gets, puts, missed_no_agent, puts_dropped, corrupt, connects;
+  uint64_t lookups, gets, puts, missed_no_agent, missed_deadline, puts_dropped, corrupt, connects;
 } kvf_counters;
 
 uint32_t kvf_abi_version(void);
 
-/* Writes the reason to `why` (cut at why_size) unless KVF_OK. Does not wait for an agent. */
+/* Writes the reason to `why` (cut at why_size) unless KVF_OK. Does not wait for an agent.
+ * KVF_UNAVAILABLE: a host name cannot be looked up now, or no thread or descriptor is left. */
 kvf_status kvf_client_create(const kvf_options* options, kvf_client** out, char* why,
                              size_t why_size);
+/* Waits for calls under way, which return at once. Leases may be released after it. */
 void kvf_client_destroy(kvf_client* client);
 /* KVF_OK when an agent answered within the budget. */
 kvf_status kvf_client_wait(const kvf_client* client, uint32_t budget_ms, char* why,
@@ -107,10 +110,15 @@ void kvf_client_counters(const kvf_client* client, kvf_counters* out);
 kvf_chain* kvf_chain_create(const kvf_key* keys, size_t count);
 void kvf_chain_destroy(kvf_chain* chain);
 
-/* `lanes` may be NULL: the lane {0, shared}. */
+/* `lanes` may be NULL: the lane {0, shared}; at most 64. */
 void kvf_lookup_chain(kvf_client* client, const kvf_chain* chain, uint32_t first, uint32_t count,
                       const kvf_lane* lanes, size_t lane_count, uint32_t budget_ms,
                       kvf_lookup* out);
+/* For KVF_SINGLE, all keys of `keys`: found[i] = 1 when key i is there, out->hits how many are. */
+void kvf_lookup_single(kvf_client* client, const kvf_chain* keys, uint32_t budget_ms,
+                       uint8_t* found, kvf_lookup* out);
+/* 1 when the lease goes on for another lease time, 0 when it is over. */
+int kvf_lease_renew(kvf_client* client, const kvf_lease* lease, uint32_t budget_ms);
 void kvf_lease_release(kvf_lease* lease);
 
 /* Copies blocks first.. into spans, verified; read[i] = 1 when span i was filled with the block's

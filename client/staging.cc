@@ -40,10 +40,10 @@ Staging::Staging(std::shared_ptr<const UniqueFd> fd, std::byte* base, std::uint6
 Staging::~Staging() { ::munmap(base_, size_); }
 
 std::shared_ptr<Staging::Region> Staging::Allocate(std::uint64_t bytes, Deadline deadline) {
+  if (bytes > size_) return nullptr;
   const std::uint64_t want = RoundUp(bytes == 0 ? 1 : bytes);
-  if (want > size_) return nullptr;
   MutexLock lock(mu_);
-  for (;;) {
+  while (!closed_) {
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       if (it->second < want) continue;
       const std::uint64_t offset = it->first;
@@ -54,6 +54,13 @@ std::shared_ptr<Staging::Region> Staging::Allocate(std::uint64_t bytes, Deadline
     }
     if (!freed_.WaitUntil(mu_, deadline.at())) return nullptr;
   }
+  return nullptr;
+}
+
+void Staging::Close() {
+  MutexLock lock(mu_);
+  closed_ = true;
+  freed_.NotifyAll();
 }
 
 void Staging::Free(std::uint64_t offset, std::uint64_t bytes) {

@@ -5,7 +5,10 @@
 //
 // One per session, because only a session's end tells that its agent will read no more: an agent
 // that was stopped in the middle of a PUT could otherwise wake up and copy somebody else's bytes.
-// Any thread. Regions are held by shared_ptr: by the caller, and by the call until it is answered.
+// For the same reason nothing is handed out after Close. Any thread. Regions are held by
+// shared_ptr: by the caller, and by the call until it is answered.
+//
+// Over TCP the agent sees none of it: there it bounds what waits to be sent.
 
 #include <cstdint>
 #include <map>
@@ -44,8 +47,11 @@ class Staging : public std::enable_shared_from_this<Staging> {
   Staging(const Staging&) = delete;  // owns a mapping
   Staging& operator=(const Staging&) = delete;
 
-  // Waits for room until the deadline; null when there was none or `bytes` is more than all.
+  // Waits for room until the deadline; null when there was none, `bytes` is more than all, or
+  // after Close.
   std::shared_ptr<Region> Allocate(std::uint64_t bytes, Deadline deadline) EXCLUDES(mu_);
+  // The session is over: refuses all that wait or come.
+  void Close() EXCLUDES(mu_);
   std::uint64_t size_bytes() const { return size_; }
   const std::shared_ptr<const UniqueFd>& fd() const { return fd_; }
 
@@ -59,6 +65,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
 
   Mutex mu_;
   CondVar freed_;
+  bool closed_ GUARDED_BY(mu_) = false;
   std::map<std::uint64_t, std::uint64_t> free_ GUARDED_BY(mu_);  // offset -> bytes
 };
 
