@@ -18,12 +18,12 @@ constexpr std::uint32_t kTightRefreshSlots = 64;
 
 }  // namespace
 
-std::uint32_t ColumnMatcher::ExcessSeats() const {
-  std::uint32_t excess = 0;
+std::uint32_t ColumnMatcher::RemainingSeats() const {
+  std::uint32_t remaining = deferred_separations_;
   for (std::size_t i = 0; i < ledger_.options().seating.size(); ++i) {
-    excess += ledger_.Excess(static_cast<MemberIndex>(i));
+    remaining += ledger_.Excess(static_cast<MemberIndex>(i));
   }
-  return excess;
+  return remaining;
 }
 
 // A slot whose byte owner is gone goes to its surviving directory owner, as far as quotas allow:
@@ -154,9 +154,12 @@ std::uint32_t ColumnMatcher::SeparateDomains(std::uint32_t budget) {
   for (SlotIndex slot = 0; slot < table.slot_count; ++slot) {
     // From the last column: the first owner is the one to leave in place.
     for (std::uint32_t c = options.end_column; c > options.first_column; --c) {
-      if (used >= budget || failed_searches_ >= kMaxFailedSearches) return used;
       const std::size_t seat = table.Seat(slot, c - 1);
-      if (!SharesDomain(seat) || !ledger_.Movable(seat)) continue;
+      if (!SharesDomain(seat) || options.seating[table.owner[seat]].held) continue;
+      if (used >= budget || !ledger_.Movable(seat)) {
+        ++deferred_separations_;
+        break;  // one move would do for the slot
+      }
       SeparateSeat(seat, budget - used - 1);
       used = ledger_.kept_moves() - before;
     }

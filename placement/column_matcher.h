@@ -29,7 +29,8 @@ class ColumnMatcher {
   std::uint32_t MoveToQuota(std::uint32_t budget);
 
   std::uint32_t held(MemberIndex member) const { return ledger_.held(member); }
-  std::uint32_t ExcessSeats() const;
+  // Seats left for the next plan: above quota, or sharing a domain but not to be moved in this one.
+  std::uint32_t RemainingSeats() const;
 
  private:
   void PromoteFollowers();
@@ -48,6 +49,7 @@ class ColumnMatcher {
   SeatLedger ledger_;
   SeatSearch search_;
   std::uint32_t failed_searches_ = 0;
+  std::uint32_t deferred_separations_ = 0;
   std::vector<std::uint32_t> blocked_slots_;  // by domain: slots left to fill that cannot take it
   std::vector<std::uint32_t> tight_domains_;  // nearly every slot left must take these
   std::vector<std::size_t> release_cursor_;   // by member: where its last release left off

@@ -67,7 +67,8 @@ struct PlanResult {
   std::uint64_t moved_bytes = 0;
   // Slots whose byte owners are fewer than `replicas` or share a zone though there are several.
   std::vector<SlotIndex> unsatisfied;
-  // Byte entries that are still to move for balance because of the limit or a hold.
+  // Entries, directory ones included, that the next plan should still move: held back by the
+  // balance limit or because their slot changed in this plan.
   std::uint32_t misplaced_remaining = 0;
 };
 

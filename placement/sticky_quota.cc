@@ -51,7 +51,9 @@ PlanResult StickyPlan::Run() {
   result.map = frame_.map;
   const std::uint32_t replicas = frame_.map.replicas;
   result.misplaced_remaining = MatchColumns(0, replicas);
-  if (replicas < table_.columns) MatchColumns(replicas, table_.columns);
+  if (replicas < table_.columns) {
+    result.misplaced_remaining += MatchColumns(replicas, table_.columns);
+  }
   BalanceFirstOwners(table_, replicas, frame_.seating);
   CloseGaps();
   result.map.table = std::move(table_.owner);
@@ -131,7 +133,7 @@ std::vector<std::uint32_t> StickyPlan::Quotas(std::uint32_t first_column,
   return ShareSeatsByDomain(claims, domain_caps, slots * (end_column - first_column));
 }
 
-// Returns how many seats are still above quota.
+// Returns how many seats are left for the next plan.
 std::uint32_t StickyPlan::MatchColumns(std::uint32_t first_column, std::uint32_t end_column) {
   const std::vector<std::uint32_t> quotas = Quotas(first_column, end_column);
   ColumnMatcher matcher(table_, {.first_column = first_column,
@@ -144,7 +146,7 @@ std::uint32_t StickyPlan::MatchColumns(std::uint32_t first_column, std::uint32_t
   matcher.FillEmptySeats();
   const std::uint32_t separated = matcher.SeparateDomains(budget_);
   matcher.MoveToQuota(budget_ - std::min(budget_, separated));
-  return matcher.ExcessSeats();
+  return matcher.RemainingSeats();
 }
 
 // With fewer members than columns the empty columns are the last ones.
