@@ -3,13 +3,8 @@
 // FakeFabric: one node's Fabric without peers: a real arena and engine, leases in a plain map that
 // never run out, and gates that let a test hold an answer or a put half way. Any thread.
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +16,7 @@
 #include "common/identity.h"
 #include "common/metrics.h"
 #include "common/mutex.h"
+#include "tests/fakes/fake_sessions.h"
 
 namespace kvfabric {
 
@@ -48,11 +44,7 @@ class FakeFabric final : public Fabric {
     KVF_CHECK(engine_made.ok(), "cannot make an engine");
     engine_ = std::move(*engine_made);
   }
-  ~FakeFabric() override {
-    AnswerHeld();
-    MutexLock lock(mu_);
-    leases_.clear();
-  }
+  ~FakeFabric() override { AnswerHeld(); }
 
   DramArena& arena() { return *arena_; }
   CacheEngine& engine() { return *engine_; }
@@ -78,14 +70,8 @@ class FakeFabric final : public Fabric {
   // Runs inside Put, when the bytes are in place and before Commit. Set before use.
   std::function<void()> before_commit;
 
-  std::size_t open_sessions() const {
-    MutexLock lock(mu_);
-    return sessions_.size();
-  }
-  std::size_t leases() const {
-    MutexLock lock(mu_);
-    return leases_.size();
-  }
+  std::size_t open_sessions() const { return sessions_.open(); }
+  std::size_t leases() const { return sessions_.leases(); }
 
   std::uint64_t boot_epoch() const override { return kBootEpoch; }
   std::uint64_t map_epoch(const std::string& /*pool_uid*/) const override { return kMapEpoch; }
@@ -101,24 +87,8 @@ class FakeFabric final : public Fabric {
     return NamespaceRef(std::move(ns));
   }
 
-  SessionId OpenSession(const std::string& /*tenant*/) override {
-    MutexLock lock(mu_);
-    sessions_.insert(++last_session_);
-    return last_session_;
-  }
-  void CloseSession(SessionId session) override {
-    std::vector<LeaseRecord> ended;  // pins go without the lock
-    MutexLock lock(mu_);
-    sessions_.erase(session);
-    for (auto lease = leases_.begin(); lease != leases_.end();) {
-      if (lease->second.session == session) {
-        ended.push_back(std::move(lease->second));
-        lease = leases_.erase(lease);
-      } else {
-        ++lease;
-      }
-    }
-  }
+  SessionId OpenSession(const std::string& /*tenant*/) override { return sessions_.Open(); }
+  void CloseSession(SessionId session) override { sessions_.Close(session); }
 
   void Lookup(SessionId session, LookupArgs args, Deadline /*deadline*/,
               Completion<LookupAnswer> done) override {
@@ -146,7 +116,7 @@ class FakeFabric final : public Fabric {
       }
       answer.local = answer.hits;
       if (answer.hits == 0) answer.miss_reason = MissReason::kNotFound;
-      if (answer.hits > 0) answer.lease_id = Grant(session, std::move(pins));
+      if (answer.hits > 0) answer.lease_id = sessions_.Grant(session, std::move(pins));
       answer.lease = std::chrono::milliseconds(10'000);
       done(std::move(answer));
     });
@@ -164,19 +134,17 @@ class FakeFabric final : public Fabric {
         answer.blocks.push_back(pin ? std::move(*pin) : PinnedBlock());
         answer.from_peer.push_back(false);
       }
-      answer.lease_id = args.lease_id != 0 ? args.lease_id : Grant(session, answer.blocks);
+      answer.lease_id =
+          args.lease_id != 0 ? args.lease_id : sessions_.Grant(session, answer.blocks);
       done(std::move(answer));
     });
   }
 
   void Put(SessionId session, PutArgs args, Deadline /*deadline*/,
            Completion<PutAnswer> done) override {
-    {
-      MutexLock lock(mu_);
-      if (!sessions_.contains(session)) {
-        done(FailedPrecondition("no such session"));
-        return;
-      }
+    if (!sessions_.Has(session)) {
+      done(FailedPrecondition("no such session"));
+      return;
     }
     PutAnswer answer;
     for (std::size_t i = 0; i < args.range.keys.size(); ++i) {
@@ -187,19 +155,10 @@ class FakeFabric final : public Fabric {
   }
 
   void Release(SessionId session, const std::vector<std::uint64_t>& lease_ids) override {
-    std::vector<LeaseRecord> ended;
-    MutexLock lock(mu_);
-    for (const std::uint64_t id : lease_ids) {
-      const auto found = leases_.find(id);
-      if (found == leases_.end() || found->second.session != session) continue;
-      ended.push_back(std::move(found->second));
-      leases_.erase(found);
-    }
+    sessions_.Release(session, lease_ids);
   }
   bool Renew(SessionId session, std::uint64_t lease_id) override {
-    MutexLock lock(mu_);
-    const auto found = leases_.find(lease_id);
-    return found != leases_.end() && found->second.session == session;
+    return sessions_.Owns(session, lease_id);
   }
   void Delete(SessionId /*session*/, GetArgs args, Deadline /*deadline*/,
               Completion<std::uint32_t> done) override {
@@ -214,11 +173,6 @@ class FakeFabric final : public Fabric {
   }
 
  private:
-  struct LeaseRecord {
-    SessionId session = 0;
-    std::vector<PinnedBlock> pins;
-  };
-
   void Answer(std::function<void()> answer) {
     {
       MutexLock lock(mu_);
@@ -228,13 +182,6 @@ class FakeFabric final : public Fabric {
       }
     }
     answer();
-  }
-
-  std::uint64_t Grant(SessionId session, std::vector<PinnedBlock> pins) {
-    MutexLock lock(mu_);
-    if (!sessions_.contains(session)) return 0;
-    leases_.emplace(++last_lease_, LeaseRecord{session, std::move(pins)});
-    return last_lease_;
   }
 
   PutStatus PutOne(const PutArgs& args, std::size_t i) {
@@ -263,14 +210,11 @@ class FakeFabric final : public Fabric {
   WorkerPool background_;
   std::unique_ptr<DramArena> arena_;
   std::unique_ptr<CacheEngine> engine_;
+  FakeSessions sessions_;  // after the engine: pins go first
 
   mutable Mutex mu_;
   bool holding_ GUARDED_BY(mu_) = false;
   std::vector<std::function<void()>> held_ GUARDED_BY(mu_);
-  std::set<SessionId> sessions_ GUARDED_BY(mu_);
-  SessionId last_session_ GUARDED_BY(mu_) = 0;
-  std::map<std::uint64_t, LeaseRecord> leases_ GUARDED_BY(mu_);
-  std::uint64_t last_lease_ GUARDED_BY(mu_) = 0;
 };
 
 }  // namespace kvfabric
