@@ -10,6 +10,8 @@ namespace {
 
 // An order that the reports do not show after this long is sent again.
 constexpr std::chrono::milliseconds kSendAgainAfter{2000};
+// An order that is still refused is refused again within this.
+constexpr std::chrono::milliseconds kObjectionLasts{3 * kSendAgainAfter};
 
 }  // namespace
 
@@ -82,7 +84,6 @@ void AgentRegistry::SetPods(
 void AgentRegistry::Retain(const std::set<std::string>& nodes) {
   for (auto it = agents_.begin(); it != agents_.end();) {
     const bool keep = it->second.connected || nodes.count(it->first) != 0 || HasPodOn(it->first);
-    if (!keep) objections_.erase(it->first);
     it = keep ? std::next(it) : agents_.erase(it);
   }
   for (auto it = refused_.begin(); it != refused_.end();) {
@@ -204,6 +205,7 @@ bool AgentRegistry::Handle(AgentLinkId id, AgentNews& news) {
         LogWarn("order refused by agent", {{"node", node}, {"reason", *news.refused}});
       }
       objections_[node] = *news.refused;
+      objected_at_[node] = news.heard;
     }
   }
   if (news.closed.has_value()) Close(id, *news.closed);
@@ -215,6 +217,11 @@ bool AgentRegistry::Step() {
   for (auto& [id, news] : mailbox_.Take()) changed = Handle(id, news) || changed;
   if (!term_.has_value()) return changed;
   std::vector<AgentLinkId> silent;
+  for (auto it = objected_at_.begin(); it != objected_at_.end();) {
+    const bool old = clock_.Now() - it->second >= kObjectionLasts;
+    if (old) objections_.erase(it->first);
+    it = old ? objected_at_.erase(it) : std::next(it);
+  }
   for (const auto& [id, link] : links_) {
     if (clock_.Now() - link.active >= options_.silence) silent.push_back(id);
   }
@@ -270,7 +277,6 @@ void AgentRegistry::WantPools(const std::string& node_name, std::vector<AgentPoo
   const Clock::TimePoint now = clock_.Now();
   if (link->sent_pools.has_value() && *link->sent_pools == pools) {
     const bool shown = !agent.report.has_value() || ShowsPools(*agent.report, pools);
-    if (shown) objections_.erase(node_name);
     if (shown || now - link->sent_pools_at < kSendAgainAfter) return;
   }
   link->sent_pools = pools;

@@ -77,7 +77,7 @@ class AgentRegistry {
   bool HasPodOn(const std::string& node_name) const;
   // Agents that were refused because their name is taken: texts for people, by node name.
   const std::map<std::string, std::string>& refused() const { return refused_; }
-  // The last order an agent refused, by node name.
+  // What agents refused of late, by node name.
   const std::map<std::string, std::string>& objections() const { return objections_; }
 
   // Sent when it differs from what the node was last sent, when it reconnects, and again after
@@ -131,6 +131,7 @@ class AgentRegistry {
   std::map<std::string, NodeAgent> agents_;
   std::map<std::string, std::string> refused_;
   std::map<std::string, std::string> objections_;
+  std::map<std::string, Clock::TimePoint> objected_at_;
 };
 
 }  // namespace kvfabric

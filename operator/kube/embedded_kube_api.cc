@@ -104,7 +104,7 @@ EmbeddedKubeApi::~EmbeddedKubeApi() = default;
 
 Result<std::unique_ptr<EmbeddedKubeApi>> EmbeddedKubeApi::Open(Options options) {
   KVF_ASSIGN_OR_RETURN(std::unique_ptr<ObjectStore> store,
-                       ObjectStore::Open(options.directory, options.fault));
+                       ObjectStore::Open({options.directory, options.fault, options.sync}));
   std::vector<Object> loaded = store->TakeLoaded();
   const std::uint64_t start = store->last_revision();
   std::unique_ptr<EmbeddedKubeApi> api(new EmbeddedKubeApi(std::move(options), std::move(store)));

@@ -47,6 +47,7 @@ class EmbeddedKubeApi final : public KubeApi {
     WatchRing::Limits ring{};
     std::size_t max_objects_per_kind = 16'384;
     StoreFault fault;  // tests
+    bool sync = true;  // see ObjectStore::Options
   };
 
   static Result<std::unique_ptr<EmbeddedKubeApi>> Open(Options options);

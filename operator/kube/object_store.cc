@@ -50,24 +50,32 @@ Status SyncDirectory(const std::filesystem::path& directory) {
 
 Status NoFault(const char* /*step*/) { return Status::Ok(); }
 
-Status Replace(const std::filesystem::path& path, const std::string& text, unsigned mode,
-               const StoreFault& step, bool* renamed) {
+// How a file is replaced.
+struct Writing {
+  unsigned mode = 0600;
+  bool sync = true;
+  StoreFault step = NoFault;
+};
+
+Status Replace(const std::filesystem::path& path, const std::string& text, const Writing& writing,
+               bool* renamed) {
+  const StoreFault& step = writing.step;
   *renamed = false;
   const std::filesystem::path tmp = path.string() + kTmpSuffix;
   KVF_RETURN_IF_ERROR(step("create"));
-  UniqueFd fd(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+  UniqueFd fd(::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, writing.mode));
   if (!fd) return ErrnoStatus(errno, tmp.string() + ": create");
   KVF_RETURN_IF_ERROR(step("write"));
   KVF_RETURN_IF_ERROR(WriteAll(fd.get(), text).WithContext(tmp.string()));
   KVF_RETURN_IF_ERROR(step("sync"));
-  if (::fsync(fd.get()) != 0) return ErrnoStatus(errno, tmp.string() + ": sync");
+  if (writing.sync && ::fsync(fd.get()) != 0) return ErrnoStatus(errno, tmp.string() + ": sync");
   fd.reset();
   KVF_RETURN_IF_ERROR(step("rename"));
   if (::rename(tmp.c_str(), path.c_str()) != 0)
     return ErrnoStatus(errno, path.string() + ": rename");
   *renamed = true;
   KVF_RETURN_IF_ERROR(step("sync_directory"));
-  return SyncDirectory(path.parent_path());
+  return writing.sync ? SyncDirectory(path.parent_path()) : Status::Ok();
 }
 
 // A new directory is synced into its parent, so that a power cut does not take its files along.
@@ -83,27 +91,26 @@ Status MakeDirectories(const std::filesystem::path& directory) {
 Status WriteFileAtomically(const std::filesystem::path& path, const std::string& text,
                            unsigned mode) {
   bool renamed = false;
-  return Replace(path, text, mode, NoFault, &renamed);
+  return Replace(path, text, {.mode = mode}, &renamed);
 }
 
-ObjectStore::ObjectStore(std::filesystem::path directory, UniqueFd lock, StoreFault fault)
-    : directory_(std::move(directory)),
-      lock_(std::move(lock)),
-      fault_(fault ? std::move(fault) : StoreFault(NoFault)) {}
+ObjectStore::ObjectStore(Options options, UniqueFd lock)
+    : directory_(std::move(options.directory)),
+      fault_(options.fault ? std::move(options.fault) : StoreFault(NoFault)),
+      sync_(options.sync),
+      lock_(std::move(lock)) {}
 
-Result<std::unique_ptr<ObjectStore>> ObjectStore::Open(std::filesystem::path directory,
-                                                       StoreFault fault) {
-  KVF_RETURN_IF_ERROR(MakeDirectories(directory));
-  const std::filesystem::path lock_path = directory / ".lock";
+Result<std::unique_ptr<ObjectStore>> ObjectStore::Open(Options options) {
+  KVF_RETURN_IF_ERROR(MakeDirectories(options.directory));
+  const std::filesystem::path lock_path = options.directory / ".lock";
   UniqueFd lock(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock) return ErrnoStatus(errno, lock_path.string() + ": open");
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(errno, lock_path.string() + ": lock");
-    return FailedPrecondition(directory.string() +
+    return FailedPrecondition(options.directory.string() +
                               ": open: another operator holds it; stop that one first");
   }
-  std::unique_ptr<ObjectStore> store(
-      new ObjectStore(std::move(directory), std::move(lock), std::move(fault)));
+  std::unique_ptr<ObjectStore> store(new ObjectStore(std::move(options), std::move(lock)));
   KVF_RETURN_IF_ERROR(store->Load());
   return store;
 }
@@ -191,8 +198,7 @@ Result<std::uint64_t> ObjectStore::NextRevision() {
 
 Status ObjectStore::ReplaceFile(const std::filesystem::path& path, const std::string& text,
                                 bool* renamed) {
-  const auto step = [this](const char* name) { return Step(name); };
-  return Replace(path, text, 0600, step, renamed);
+  return Replace(path, text, {.mode = 0600, .sync = sync_, .step = fault_}, renamed);
 }
 
 Status ObjectStore::Write(Kind kind, const ObjectName& name, const std::string& json,
@@ -213,7 +219,7 @@ Status ObjectStore::Remove(Kind kind, const ObjectName& name, bool* removed) {
   }
   *removed = true;
   KVF_RETURN_IF_ERROR(Step("sync_directory"));
-  return SyncDirectory(path.parent_path());
+  return sync_ ? SyncDirectory(path.parent_path()) : Status::Ok();
 }
 
 }  // namespace kvfabric::kube

@@ -28,11 +28,16 @@ using StoreFault = std::function<Status(const char* step)>;
 class ObjectStore {
  public:
   static constexpr std::uint64_t kReserve = 1024;
+  struct Options {
+    std::filesystem::path directory;
+    StoreFault fault;  // null = none
+    // False: no fsync, so safe from kill -9 but not from a power cut. For tests.
+    bool sync = true;
+  };
 
   // Makes the directory when it is absent. FAILED_PRECONDITION: another process holds it.
   // DATA_LOSS: a file cannot be read back; names it.
-  static Result<std::unique_ptr<ObjectStore>> Open(std::filesystem::path directory,
-                                                   StoreFault fault);
+  static Result<std::unique_ptr<ObjectStore>> Open(Options options);
   ObjectStore(const ObjectStore&) = delete;  // holds the lock
   ObjectStore& operator=(const ObjectStore&) = delete;
 
@@ -50,7 +55,7 @@ class ObjectStore {
   Status Remove(Kind kind, const ObjectName& name, bool* removed);
 
  private:
-  ObjectStore(std::filesystem::path directory, UniqueFd lock, StoreFault fault);
+  ObjectStore(Options options, UniqueFd lock);
   Status Load();
   Status LoadFile(Kind kind, const std::filesystem::path& path);
   Status LoadRevision();
@@ -59,8 +64,9 @@ class ObjectStore {
   Status Step(const char* step) const;
 
   const std::filesystem::path directory_;
-  const UniqueFd lock_;
   const StoreFault fault_;
+  const bool sync_;
+  const UniqueFd lock_;
   std::vector<Object> loaded_;
   std::uint64_t last_revision_ = 0;
   std::uint64_t reserved_ = 0;  // on disk; last_revision_ <= reserved_

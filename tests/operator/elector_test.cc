@@ -59,6 +59,7 @@ class ElectorTest : public ::testing::Test {
   ElectorTest() {
     EmbeddedKubeApi::Options options;
     options.directory = dir_.path() / "api";
+    options.sync = false;
     api_ = std::move(EmbeddedKubeApi::Open(std::move(options))).value();
   }
   Elector::Options OptionsOf(const std::string& identity) {

@@ -81,6 +81,7 @@ class InformerTest : public ::testing::Test {
   InformerTest() {
     EmbeddedKubeApi::Options options;
     options.directory = dir_.path() / "api";
+    options.sync = false;
     options.ring.events = 16;
     api_ = std::move(EmbeddedKubeApi::Open(std::move(options))).value();
     faulty_ = std::make_unique<FaultyApi>(*api_);
