@@ -1,10 +1,12 @@
 #include "cli/parser.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace kvfabric::cli {
 namespace {
@@ -39,6 +41,24 @@ void AddOption(CLI::App& app, const Option& option) {
   }
 }
 
+// `kvctl --dir DIR VERB ...` means the same as `kvctl VERB ... --dir DIR`: the option belongs to
+// every verb, and people write it first.
+std::vector<std::string> DirectoryLast(int argc, const char* const* argv) {
+  std::vector<std::string> words(argv + (argc > 0 ? 1 : 0), argv + argc);
+  std::vector<std::string> moved;
+  while (!words.empty()) {
+    const std::string& first = words.front();
+    const bool joined = first.rfind("--dir=", 0) == 0;
+    if (!joined && first != "--dir" && first != "-d") break;
+    const std::size_t count = joined ? 1 : std::min<std::size_t>(2, words.size());
+    const auto end = words.begin() + static_cast<std::ptrdiff_t>(count);
+    moved.assign(words.begin(), end);
+    words.erase(words.begin(), end);
+  }
+  words.insert(words.end(), moved.begin(), moved.end());
+  return words;
+}
+
 }  // namespace
 
 ExitCode ParseAndRun(const std::vector<CommandGroup>& groups, const std::vector<Command>& commands,
@@ -69,7 +89,9 @@ ExitCode ParseAndRun(const std::vector<CommandGroup>& groups, const std::vector<
     sub->callback([&chosen, &command] { chosen = &command; });
   }
   try {
-    app.parse(argc, argv);
+    std::vector<std::string> words = DirectoryLast(argc, argv);
+    std::reverse(words.begin(), words.end());  // as CLI11 takes a list
+    app.parse(words);
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     return code == 0 ? ExitCode::kOk : ExitCode::kUsage;
