@@ -499,6 +499,12 @@ void ScriptedAgent::AnswerHeld() {
   });
 }
 
+void ScriptedAgent::Delay(FrameOp op, std::function<std::chrono::milliseconds()> by) {
+  On(op, [this, by = std::move(by)](const std::shared_ptr<Exchange>& exchange) {
+    loop_->RunAfter(by(), [exchange] { exchange->AnswerProperly(); });
+  });
+}
+
 void ScriptedAgent::SetPool(std::string pool) {
   Ask([&] { state_->pool = std::move(pool); });
 }
@@ -584,16 +590,6 @@ void ScriptedAgent::CloseMemfd(std::uint64_t id) {
   Ask([&] {
     for (const auto& connection : state_->connections) connection->AskToUnmap(id);
   });
-}
-
-std::string FrameBytes(const FrameHeader& header, const std::string& body,
-                       const std::string& payload) {
-  FrameHeader whole = header;
-  whole.body_bytes = static_cast<std::uint32_t>(body.size());
-  whole.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  whole.body_hash = FrameBodyHash(AsBytes(body));
-  const auto head = EncodeFrameHeader(whole);
-  return std::string(AsText(head)) + body + payload;
 }
 
 }  // namespace kvfabric

@@ -7,6 +7,7 @@
 // Owned by a test. Any thread may call; scripts run on the agent's loop. Another boot epoch is
 // another ScriptedAgent on the same path.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -82,6 +83,8 @@ class ScriptedAgent {
   void Hold(FrameOp op);
   std::uint64_t held();
   void AnswerHeld();
+  // Each answer to `op` comes that much later.
+  void Delay(FrameOp op, std::function<std::chrono::milliseconds()> by);
   // From now on (not) known here; connections stay.
   void SetPool(std::string pool);
   // The agent's only thread stands still, as if the process was stopped; sockets stay open.
@@ -122,9 +125,5 @@ class ScriptedAgent {
   CondVar thawed_;
   bool frozen_ GUARDED_BY(mu_) = false;
 };
-
-// Bytes of a whole frame, for scripts that send broken ones.
-std::string FrameBytes(const FrameHeader& header, const std::string& body,
-                       const std::string& payload = {});
 
 }  // namespace kvfabric
