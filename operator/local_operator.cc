@@ -61,7 +61,8 @@ struct LocalOperator::Parts {
   Status StartServers(const std::map<std::string, std::string>& tokens);
   Status WriteFiles();
   void MakeLoop(const std::string& admin_token);
-  void Elect();
+  // On the timer's own thread, which its destructor waits for.
+  void Elect(Timer& timer);
   void Watch() const;
   void Stop();
 };
@@ -127,9 +128,9 @@ Status LocalOperator::Parts::WriteFiles() {
   return kube::WriteFileAtomically(flags.state_dir / "operator.json", ready, 0600);
 }
 
-void LocalOperator::Parts::Elect() {
+void LocalOperator::Parts::Elect(Timer& timer) {
   const std::chrono::milliseconds wait = elector->Step();
-  elections->After(wait, [this] { Elect(); });
+  timer.After(wait, [this, raw = &timer] { Elect(*raw); });
 }
 
 // A thread that hangs must not go on as a leader whose time is over.
@@ -168,7 +169,8 @@ Result<std::unique_ptr<LocalOperator>> LocalOperator::Start(const OperatorFlags&
   KVF_RETURN_IF_ERROR(parts.StartServers(tokens));
   KVF_RETURN_IF_ERROR(parts.WriteFiles());
   parts.elections = std::make_unique<Timer>(Clock::System());
-  parts.elections->After(Clock::Duration::zero(), [raw = &parts] { raw->Elect(); });
+  parts.elections->After(Clock::Duration::zero(),
+                         [raw = &parts, timer = parts.elections.get()] { raw->Elect(*timer); });
   parts.watchdog = std::make_unique<Timer>(Clock::System());
   parts.watchdog->Every(kWatchdogPeriod, [raw = &parts] { raw->Watch(); });
   parts.loop_thread =

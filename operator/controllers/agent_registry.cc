@@ -119,7 +119,9 @@ void AgentRegistry::Close(AgentLinkId id, const Status& why) {
     if (agent.link == id) {
       agent.connected = false;
       agent.link = 0;
-      LogWarn("agent stream ended", {{"node", link.node_name}, {"reason", why.message()}});
+      const bool ours = why.code() == StatusCode::kCancelled;
+      Log(ours ? LogLevel::kInfo : LogLevel::kWarn, "agent stream ended",
+          {{"node", link.node_name}, {"reason", why.message()}});
     }
   }
   const auto dialling = dialling_.find(link.pod);

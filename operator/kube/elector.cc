@@ -122,6 +122,7 @@ Status Elector::Write(const Record& record, bool create) {
 
 void Elector::SetLeading(bool leading, Clock::TimePoint sent, std::uint64_t term) {
   bool changed = false;
+  std::uint64_t now_term = 0;
   {
     MutexLock lock(mu_);
     changed = leading_ != leading;
@@ -131,9 +132,10 @@ void Elector::SetLeading(bool leading, Clock::TimePoint sent, std::uint64_t term
       lead_until_ = sent + options_.renew_deadline;
       if (changed) since_ = sent;
     }
+    now_term = term_;
   }
   if (!changed) return;
-  LogInfo(leading ? "leading" : "not leading", {{"term", term}});
+  LogInfo(leading ? "leading" : "not leading", {{"term", now_term}});
   if (options_.on_change) options_.on_change();
 }
 
