@@ -168,7 +168,7 @@ class GrpcPeerLink final : public PeerLink {
     options.open_stream = [address, token = from.token, streams = shared_->streams](
                               std::shared_ptr<PeerSession> session, std::uint64_t generation) {
       auto* call = new StreamCall(std::move(session), generation, streams, address);
-      return call->Start(token);
+      return call->Start(token());
     };
     PeerSession::Environment environment;
     environment.timer = shared_->environment.timer;

@@ -26,7 +26,7 @@ class GrpcPeerConnector final : public PeerConnector {
  public:
   struct Options {
     PeerIdentity self;
-    std::string token;  // the admin tenant's
+    std::function<std::string()> token;  // the admin tenant's, as of now
     // What keepalives tell about this agent; nothing when not given. Any thread, short.
     std::function<KeepaliveState()> local_state;
     std::chrono::milliseconds keepalive{250};

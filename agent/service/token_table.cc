@@ -136,6 +136,18 @@ std::optional<std::string> TokenTable::TenantOf(std::string_view token) const {
   return match->tenant;
 }
 
+std::optional<std::string> TokenTable::TokenOf(std::string_view tenant) const {
+  std::shared_ptr<const std::vector<Entry>> entries;
+  {
+    MutexLock lock(mu_);
+    entries = entries_;
+  }
+  for (const Entry& entry : *entries) {
+    if (entry.tenant == tenant) return entry.token;
+  }
+  return std::nullopt;
+}
+
 Status TokenTable::ReloadIfChanged() {
   struct stat found {};
   if (::stat(path_.c_str(), &found) != 0) {

@@ -30,6 +30,8 @@ class TokenTable {
 
   // Takes the same time whichever entry matches. Empty tokens are nobody's.
   std::optional<std::string> TenantOf(std::string_view token) const EXCLUDES(mu_);
+  // The tenant's first token: what this agent itself speaks with, as `admin`.
+  std::optional<std::string> TokenOf(std::string_view tenant) const EXCLUDES(mu_);
   // Reads the file again when it is another one or was written since. An error keeps the table.
   Status ReloadIfChanged() EXCLUDES(mu_);
   std::size_t size() const EXCLUDES(mu_);

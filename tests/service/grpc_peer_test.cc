@@ -83,7 +83,7 @@ struct TestAgent {
   GrpcPeerConnector::Options LinkOptions() const {
     GrpcPeerConnector::Options options;
     options.self = self;
-    options.token = "token-admin";
+    options.token = [] { return std::string("token-admin"); };
     options.local_state = [] {
       KeepaliveState state;
       state.pools.push_back({"p1", std::chrono::microseconds(7), 9});
