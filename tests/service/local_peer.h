@@ -10,6 +10,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,7 @@ class LocalPeer final : public FrameReader {
     if (!payload.empty()) {
       const auto owner = std::make_shared<std::string>(std::move(payload));
       frame.header.payload_checksum =
-          wrong_checksum ? 1 : BlockChecksum(AsBytes(std::string_view(*owner)));
+          claimed_checksum.value_or(BlockChecksum(AsBytes(std::string_view(*owner))));
       frame.payload.push_back(AsBytes(std::string_view(*owner)));
       frame.payload_owner = owner;
     }
@@ -115,7 +116,7 @@ class LocalPeer final : public FrameReader {
   std::deque<Frame> others;
   bool lost = false;
   bool timed_out = false;
-  bool wrong_checksum = false;
+  std::optional<std::uint64_t> claimed_checksum;  // instead of the payload's
 
   Status OnFrame(ReceivedFrame frame, std::vector<PayloadPart>& parts) override {
     Frame kept{frame.header, std::string(AsText(frame.body)),
