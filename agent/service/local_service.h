@@ -33,7 +33,7 @@ class LocalService final : public ArenaObserver {
  public:
   struct Options {
     std::string socket_path{};  // empty = no Unix socket
-    bool tcp_clients = true;  // HELLO over TCP: local mode, pools without transport security
+    bool tcp_clients = true;    // HELLO over TCP: local mode, pools without transport security
     std::chrono::milliseconds lease{10'000};
     std::size_t max_connections = 1'024;
     std::size_t max_in_flight = 256;                            // a connection
