@@ -57,14 +57,14 @@ wire::GetEntry InMemfd(std::uint64_t id, std::uint64_t offset, std::uint64_t len
   return entry;
 }
 
+struct Fault {
+  const char* name;
+  std::function<void(const Exchange&)> answer;
+  bool ends_session = true;
+};
+
 class ClientFault : public ClientTest {
  protected:
-  struct Fault {
-    const char* name;
-    std::function<void(const Exchange&)> answer;
-    bool ends_session = true;
-  };
-
   // Each fault once, as an answer to `op` over both transports; afterwards all is well again.
   void Check(FrameOp op, bool local, const std::vector<Fault>& faults) {
     for (const Fault& fault : faults) {
@@ -100,7 +100,9 @@ class ClientFault : public ClientTest {
   }
 };
 
-std::vector<std::pair<const char*, std::function<void(const Exchange&)>>> BrokenFrames() {
+using NamedAnswers = std::vector<std::pair<const char*, std::function<void(const Exchange&)>>>;
+
+NamedAnswers BrokenFrames() {
   const std::string body = wire::Encode(wire::LookupReply{});
   return {
       {"garbage", [](const Exchange& e) { e->WriteRaw(std::string(200, '\x5A')); }},
@@ -142,6 +144,11 @@ std::vector<std::pair<const char*, std::function<void(const Exchange&)>>> Broken
          bytes[4] = 9;
          e->WriteRaw(bytes);
        }},
+  };
+}
+
+NamedAnswers FramesOutOfPlace() {
+  return {
       {"an error frame",
        [](const Exchange& e) {
          FrameHeader header = ReplyTo(e->header);
@@ -185,17 +192,23 @@ std::vector<std::pair<const char*, std::function<void(const Exchange&)>>> Broken
   };
 }
 
+// What ends a session whatever was asked.
+void AddTo(std::vector<Fault>& faults) {
+  for (auto& [name, answer] : BrokenFrames()) faults.push_back({name, answer});
+  for (auto& [name, answer] : FramesOutOfPlace()) faults.push_back({name, answer});
+}
+
 TEST_F(ClientFault, BrokenAnswersToALookupEndTheSession) {
   for (const bool local : {true, false}) {
     std::vector<Fault> faults;
-    for (auto& [name, answer] : BrokenFrames()) faults.push_back({name, answer});
+    AddTo(faults);
     Check(FrameOp::kLookup, local, faults);
   }
 }
 
 TEST_F(ClientFault, BrokenAnswersToALocalGetAreMisses) {
   std::vector<Fault> faults;
-  for (auto& [name, answer] : BrokenFrames()) faults.push_back({name, answer});
+  AddTo(faults);
   const auto says = [](wire::GetReply reply) {
     return [body = wire::Encode(reply)](const Exchange& e) { e->Reply(body); };
   };
@@ -223,7 +236,7 @@ TEST_F(ClientFault, BrokenAnswersToALocalGetAreMisses) {
 
 TEST_F(ClientFault, BrokenAnswersToAGetOverTcpAreMisses) {
   std::vector<Fault> faults;
-  for (auto& [name, answer] : BrokenFrames()) faults.push_back({name, answer});
+  AddTo(faults);
   const auto says = [](wire::GetReply reply, std::size_t payload) {
     return [body = wire::Encode(reply), payload](const Exchange& e) {
       e->Reply(body, 0, std::string(payload, 'p'));
