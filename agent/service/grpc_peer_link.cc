@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <utility>
+#include <vector>
 
 #include "agent/service/agent_config.h"
 #include "agent/service/grpc_status.h"
@@ -34,26 +35,37 @@ std::shared_ptr<grpc::Channel> MakeChannel(const PeerAddress& address) {
                                    grpc::InsecureChannelCredentials(), arguments);
 }
 
-// Streams that gRPC still holds.
+// Streams that gRPC still holds, and ended ones. The last channel to go joins gRPC's callback
+// threads, so it must never go on one of them, where OnDone runs (in gRPC 1.51 that ends the
+// process): ended streams are kept until the next one is opened, or to the end.
 class StreamCount {
  public:
+  using Ended = std::shared_ptr<void>;
+
+  // Not on a callback thread.
   void Enter() EXCLUDES(mu_) {
+    std::vector<Ended> ended;
     MutexLock lock(mu_);
     ++count_;
+    ended.swap(ended_);
   }
-  void Leave() EXCLUDES(mu_) {
+  void Leave(Ended stream) EXCLUDES(mu_) {
     MutexLock lock(mu_);
+    ended_.push_back(std::move(stream));
     if (--count_ == 0) none_.NotifyAll();
   }
   void WaitForNone() EXCLUDES(mu_) {
+    std::vector<Ended> ended;
     MutexLock lock(mu_);
     while (count_ > 0) none_.Wait(mu_);
+    ended.swap(ended_);
   }
 
  private:
   Mutex mu_;
   CondVar none_;
   std::size_t count_ GUARDED_BY(mu_) = 0;
+  std::vector<Ended> ended_ GUARDED_BY(mu_);
 };
 
 // What the session holds of its stream; outlives the call.
@@ -69,7 +81,7 @@ class StreamHandle final : public PeerStream {
   Outbox outbox;
 };
 
-// One call of Peer.Session; deletes itself when gRPC is done with it.
+// One call of Peer.Session; gives itself to StreamCount when gRPC is done with it.
 class StreamCall final : public Reactor {
  public:
   StreamCall(std::shared_ptr<PeerSession> session, std::uint64_t generation,
@@ -78,11 +90,10 @@ class StreamCall final : public Reactor {
         session_(std::move(session)),
         generation_(generation),
         count_(std::move(count)),
-        stub_(v1::Peer::NewStub(MakeChannel(address))) {
-    count_->Enter();
-  }
+        stub_(v1::Peer::NewStub(MakeChannel(address))) {}
 
   std::shared_ptr<StreamHandle> Start(const std::string& token) {
+    count_->Enter();
     std::shared_ptr<StreamHandle> handle = handle_;
     context_.AddMetadata("authorization", "Bearer " + token);
     stub_->async()->Session(&context_, this);
@@ -109,8 +120,7 @@ class StreamCall final : public Reactor {
     handle_->outbox.Detach();
     session_->OnStreamEnd(generation_, FromGrpcStatus(status));
     const std::shared_ptr<StreamCount> count = count_;
-    delete this;
-    count->Leave();
+    count->Leave(std::shared_ptr<StreamCall>(this));
   }
 
   const std::shared_ptr<StreamHandle> handle_;

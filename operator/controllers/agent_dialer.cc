@@ -81,9 +81,11 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
   }
 
   void Start() {
+    std::vector<std::shared_ptr<void>> ended;  // goes here, on the dialling thread
     {
       MutexLock lock(shared_->mu);
       ++shared_->open;
+      ended.swap(shared_->ended);
     }
     self_ = this->shared_from_this();
     stub_->async()->Session(&context_, this);
@@ -151,8 +153,8 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
       listener_.reset();
     }
     const std::shared_ptr<AgentStreams> shared = shared_;
-    self_.reset();  // `this` may be gone from here on
     MutexLock lock(shared->mu);
+    shared->ended.push_back(std::move(self_));
     --shared->open;
     shared->changed.NotifyAll();
   }
@@ -253,8 +255,10 @@ GrpcAgentDialer::GrpcAgentDialer(std::string admin_token)
     : streams_(std::make_shared<AgentStreams>(std::move(admin_token))) {}
 
 GrpcAgentDialer::~GrpcAgentDialer() {
+  std::vector<std::shared_ptr<void>> ended;
   MutexLock lock(streams_->mu);
   while (streams_->open > 0) streams_->changed.Wait(streams_->mu);
+  ended.swap(streams_->ended);
 }
 
 std::unique_ptr<AgentLink> GrpcAgentDialer::Dial(const AgentTarget& target, const Session& session,

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/mutex.h"
 #include "operator/controllers/agent_link.h"
@@ -23,6 +24,10 @@ struct AgentStreams {
   Mutex mu;
   CondVar changed;
   std::size_t open GUARDED_BY(mu) = 0;
+  // Streams that gRPC is done with, until the next is opened, or to the end. The last channel to go
+  // joins gRPC's callback threads, so none may go on one of them (in gRPC 1.51 that corrupts the
+  // heap).
+  std::vector<std::shared_ptr<void>> ended GUARDED_BY(mu);
 };
 
 class GrpcAgentDialer final : public AgentDialer {
