@@ -170,10 +170,14 @@ Status LocalFabric::RemoveNode(const std::string& name) {
   return directory_.SaveSettings(settings_);
 }
 
+Status LocalFabric::WriteConfig(const FabricNode& node) const {
+  return WriteFileAtomically(directory_.agent_config(node.name),
+                             AgentYaml(directory_, settings_, node), 0600);
+}
+
 Status LocalFabric::LaunchAgent(const FabricNode& node) const {
   KVF_RETURN_IF_ERROR(directory_.MakeAgentDirectories(node.name));
-  KVF_RETURN_IF_ERROR(WriteFileAtomically(directory_.agent_config(node.name),
-                                          AgentYaml(directory_, settings_, node), 0600));
+  KVF_RETURN_IF_ERROR(WriteConfig(node));
   KVF_ASSIGN_OR_RETURN(const auto program, SiblingProgram("kvfabric-agent"));
   KVF_ASSIGN_OR_RETURN(const ProcessId process,
                        StartDaemon({.argv = {program.string(), "--config",
@@ -196,6 +200,7 @@ Status LocalFabric::WaitForPorts(const std::string& node) {
   FabricNode* entry = settings_.Find(node);
   if (entry->ports == ports) return Status::Ok();
   entry->ports = ports;
+  KVF_RETURN_IF_ERROR(WriteConfig(*entry));  // whoever starts it by hand gets the same ports
   return directory_.SaveSettings(settings_);
 }
 

@@ -56,6 +56,7 @@ class LocalFabric {
   static Status EndProcess(const std::filesystem::path& pid_file, std::chrono::milliseconds grace);
 
  private:
+  Status WriteConfig(const FabricNode& node) const;
   Status LaunchAgent(const FabricNode& node) const;
   Status WaitForPorts(const std::string& node);
 

@@ -72,7 +72,7 @@ class NodeFaults(unittest.TestCase):
 
     def test_kill_in_the_middle_is_over_in_two_seconds(self) -> None:
         with Fabric() as f:
-            f.up(pool_yaml(replicas=2, grace="3s"), 3)
+            f.up(pool_yaml(capacity="256Mi", replicas=2, grace="3s"), 3)
             trace = f.trace(800, every_ms=100)
             report = f.replay(trace, "--speed", "8", "--route", "hash", "--kill", "24")
             self.check_event(report)
