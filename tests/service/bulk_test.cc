@@ -1,5 +1,6 @@
 // Bulk server and client over real sockets: exact bytes or nothing.
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -251,12 +252,42 @@ TEST(Bulk, EndsWhatIsUnderWayWhenClosed) {
   EXPECT_EQ(pair.Fetch({TestHeader("a")}).status().code(), StatusCode::kUnavailable);
 }
 
+// Breaks this process's connections to a port, as a network that goes away would.
+int BreakConnectionsTo(std::uint16_t port) {
+  int broken = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof(peer);
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if (peer.sin_family != AF_INET || ntohs(peer.sin_port) != port) continue;
+    ::shutdown(fd, SHUT_RDWR);
+    ++broken;
+  }
+  return broken;
+}
+
 TEST(Bulk, ReconnectsWhileTheSessionLasts) {
+  Pair pair;
+  pair.Open();
+  pair.holder.Put(TestHeader("a"), "bytes of a");
+  pair.holder.Put(TestHeader("b"), "bytes of b");
+  ASSERT_TRUE(pair.Fetch({TestHeader("a")}).ok());
+  ASSERT_GE(BreakConnectionsTo(pair.server->port()), 1);
+  // What is under way when a connection breaks fails; what comes later finds a new one.
+  const auto until = std::chrono::steady_clock::now() + milliseconds(5'000) * TimeScale();
+  bool served = false;
+  while (!served && std::chrono::steady_clock::now() < until) {
+    const auto result = pair.Fetch({TestHeader("b")});
+    served = result.ok() && result->blocks[0];
+  }
+  EXPECT_TRUE(served);
+}
+
+TEST(Bulk, JoinsTheNextSessionAfterARestart) {
   Pair pair;
   pair.Open();
   pair.holder.Put(TestHeader("a"), "bytes");
   ASSERT_TRUE(pair.Fetch({TestHeader("a")}).ok());
-  // The server goes and comes back on its port, with the same session.
   const std::uint16_t port = pair.server->port();
   pair.server.reset();
   BulkServer::Environment environment;
@@ -267,8 +298,12 @@ TEST(Bulk, ReconnectsWhileTheSessionLasts) {
   auto again = BulkServer::Listen({.port = port}, environment);
   ASSERT_TRUE(again.ok()) << again.status().ToString();
   pair.server = std::move(*again);
-  EXPECT_EQ(pair.Fetch({TestHeader("a")}, 100).ok(), false);  // the token is of the old run
-  pair.client->Open(2, *SocketAddress::Tcp("127.0.0.1", port), pair.server->AddSession(6));
+  EXPECT_FALSE(pair.Fetch({TestHeader("a")}, 100).ok());  // the token is of the old run
+  const SocketAddress address = *SocketAddress::Tcp("127.0.0.1", port);
+  pair.client->Open(2, address, pair.server->AddSession(6));
+  EXPECT_TRUE(pair.Fetch({TestHeader("a")}).ok());
+  // Late news of the old session change nothing.
+  pair.client->Close(1, Unavailable("old session"));
   EXPECT_TRUE(pair.Fetch({TestHeader("a")}).ok());
 }
 

@@ -36,7 +36,8 @@ struct TestAgent {
   std::unique_ptr<GrpcServer> server;
   std::unique_ptr<GrpcPeerConnector> connector;
 
-  explicit TestAgent(const std::string& name, std::uint64_t boot_epoch = 100)
+  explicit TestAgent(const std::string& name, std::uint64_t boot_epoch = 100,
+                     milliseconds silence = milliseconds(10'000))
       : self{name, "uid-" + name, boot_epoch} {
     BulkServer::Environment bulk_environment;
     bulk_environment.handler = &node;
@@ -55,6 +56,7 @@ struct TestAgent {
     GrpcPeerService::Options options;
     options.self = self;
     options.tenant_of_token = TestTenantOfToken;
+    options.silence = silence;
     service = std::make_unique<GrpcPeerService>(std::move(options), environment);
     service->SetServing(true);
     StartServer(0);
@@ -280,6 +282,26 @@ TEST(GrpcPeer, AnswersMalformedRequestsAndGoesOn) {
   context.TryCancel();
   stream->Finish();
   EXPECT_TRUE(b.node.closed.WaitFor(1));
+}
+
+TEST(GrpcPeer, EndsTheSessionOfAnOpenerThatFellSilent) {
+  TestAgent b("node-b", 100, milliseconds(200));
+  const auto stub = v1::Peer::NewStub(TestChannel(b.server->port()));
+  grpc::ClientContext context;
+  SetToken(context, "token-admin");
+  const auto stream = stub->Session(&context);
+  v1::PeerRequest request;
+  request.set_request_id(1);
+  request.mutable_hello()->set_version(1);
+  request.mutable_hello()->set_node_name("node-a");
+  request.mutable_hello()->set_agent_uid("uid-a");
+  request.mutable_hello()->set_expect_node_name("node-b");
+  stream->Write(request);
+  v1::PeerReply reply;
+  ASSERT_TRUE(stream->Read(&reply));
+  EXPECT_TRUE(b.node.closed.WaitFor(1));  // and with it go the leases
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
 TEST(GrpcPeer, EndsTheSessionWithItsStream) {
