@@ -18,6 +18,12 @@ constexpr std::uint32_t kTightRefreshSlots = 64;
 
 }  // namespace
 
+ColumnMatcher::ColumnMatcher(SeatTable& table, const SeatLedger::Options& options)
+    : ledger_(table, options),
+      good_search_(ledger_, Fit::kGood, options.domain_limit),
+      search_(ledger_, Fit::kTolerable, options.domain_limit),
+      relaxed_search_(ledger_, Fit::kTolerable, table.columns) {}
+
 std::uint32_t ColumnMatcher::RemainingSeats() const {
   std::uint32_t remaining = deferred_separations_;
   for (std::size_t i = 0; i < ledger_.options().seating.size(); ++i) {
@@ -61,7 +67,7 @@ std::vector<SlotIndex> ColumnMatcher::SlotsWithEmptySeats() {
 
 // The domains that may become tight before the next look.
 void ColumnMatcher::FindTightDomains(std::uint32_t slots_left) {
-  const std::uint32_t limit = ledger_.domain_limit();
+  const std::uint32_t limit = ledger_.options().domain_limit;
   tight_domains_.clear();
   for (std::uint32_t d = 0; d < ledger_.domain_count(); ++d) {
     const std::uint32_t takers = slots_left - std::min(slots_left, blocked_slots_[d]);
@@ -98,7 +104,7 @@ void ColumnMatcher::FillSlot(SlotIndex slot, std::uint32_t slots_left,
     const std::size_t seat = table.Seat(slot, c);
     if (table.owner[seat] != kNoOwner) continue;
     MemberIndex member = DrawTight(seat, slots_left);
-    if (member == kNoOwner) member = ledger_.DrawOpen(seat, Fit::kGood);
+    if (member == kNoOwner) member = ledger_.DrawOpen(seat, Fit::kGood, options.domain_limit);
     if (member != kNoOwner) {
       ledger_.Place(seat, member);
     } else {
@@ -110,9 +116,9 @@ void ColumnMatcher::FillSlot(SlotIndex slot, std::uint32_t slots_left,
 // A domain with as many open seats as slots left that can take it must be taken by each of them.
 MemberIndex ColumnMatcher::DrawTight(std::size_t seat, std::uint32_t slots_left) {
   for (const std::uint32_t domain : tight_domains_) {
-    if (ledger_.OwnersInDomain(seat, domain) >= ledger_.domain_limit()) continue;
+    if (ledger_.OwnersInDomain(seat, domain) >= ledger_.options().domain_limit) continue;
     const std::uint32_t later = slots_left - 1 - std::min(slots_left - 1, blocked_slots_[domain]);
-    if (ledger_.OpenInDomain(domain) <= later * ledger_.domain_limit()) continue;
+    if (ledger_.OpenInDomain(domain) <= later * ledger_.options().domain_limit) continue;
     const MemberIndex member = ledger_.DrawOpenInDomain(seat, domain);
     if (member != kNoOwner) return member;
   }
@@ -123,25 +129,23 @@ MemberIndex ColumnMatcher::DrawTight(std::size_t seat, std::uint32_t slots_left)
 // against the domain rule.
 void ColumnMatcher::FillStubborn(std::size_t seat) {
   // Seats filled a moment ago may still be exchanged for a better fit at no cost.
-  if (ledger_.HasFollower() && TryFill(seat, {.kept_moves_max = 0, .at_least = Fit::kGood})) return;
-  if (PlaceOpen(seat)) return;
-  if (TryFill(seat, {.kept_moves_max = kFillMovesMax})) return;
-  const std::uint32_t limit = ledger_.domain_limit();
-  ledger_.set_domain_limit(ledger_.table().columns);
-  if (!PlaceOpen(seat)) TryFill(seat, {.kept_moves_max = kFillMovesMax});
-  ledger_.set_domain_limit(limit);
+  if (ledger_.HasFollower() && TryFill(good_search_, seat, 0)) return;
+  if (PlaceOpen(seat, ledger_.options().domain_limit)) return;
+  if (TryFill(search_, seat, kFillMovesMax)) return;
+  if (PlaceOpen(seat, ledger_.table().columns)) return;
+  TryFill(relaxed_search_, seat, kFillMovesMax);
 }
 
-bool ColumnMatcher::PlaceOpen(std::size_t seat) {
-  const MemberIndex member = ledger_.DrawOpen(seat, Fit::kTolerable);
+bool ColumnMatcher::PlaceOpen(std::size_t seat, std::uint32_t domain_limit) {
+  const MemberIndex member = ledger_.DrawOpen(seat, Fit::kTolerable, domain_limit);
   if (member == kNoOwner) return false;
   ledger_.Place(seat, member);
   return true;
 }
 
-bool ColumnMatcher::TryFill(std::size_t seat, const SeatSearch::Limits& limits) {
+bool ColumnMatcher::TryFill(SeatSearch& search, std::size_t seat, std::uint32_t kept_moves_max) {
   if (failed_searches_ >= kMaxFailedSearches) return false;
-  if (search_.Fill(seat, limits)) return true;
+  if (search.Fill(seat, kept_moves_max)) return true;
   ++failed_searches_;
   return false;
 }
@@ -171,14 +175,14 @@ bool ColumnMatcher::SharesDomain(std::size_t seat) const {
   const MemberIndex owner = ledger_.table().owner[seat];
   if (owner == kNoOwner) return false;
   const std::uint32_t domain = ledger_.options().seating[owner].domain;
-  return ledger_.OwnersInDomain(seat, domain) >= ledger_.domain_limit();
+  return ledger_.OwnersInDomain(seat, domain) >= ledger_.options().domain_limit;
 }
 
 bool ColumnMatcher::SeparateSeat(std::size_t seat, std::uint32_t kept_moves_max) {
   const MemberIndex owner = ledger_.table().owner[seat];
   ledger_.Vacate(seat);
-  if (PlaceOpen(seat)) return true;
-  if (TryFill(seat, {.kept_moves_max = std::min(kept_moves_max, kFillMovesMax)})) return true;
+  if (PlaceOpen(seat, ledger_.options().domain_limit)) return true;
+  if (TryFill(search_, seat, std::min(kept_moves_max, kFillMovesMax))) return true;
   ledger_.Reinstate(seat, owner);
   return false;
 }
@@ -186,7 +190,6 @@ bool ColumnMatcher::SeparateSeat(std::size_t seat, std::uint32_t kept_moves_max)
 std::uint32_t ColumnMatcher::MoveToQuota(std::uint32_t budget) {
   const std::uint32_t before = ledger_.kept_moves();
   const std::size_t members = ledger_.options().seating.size();
-  release_cursor_.assign(members, 0);
   // The member furthest above quota first; of equals the one listed first.
   std::priority_queue<std::pair<std::uint32_t, std::uint32_t>> above;
   const auto order = [](std::size_t i) { return ~static_cast<std::uint32_t>(i); };
@@ -207,28 +210,11 @@ std::uint32_t ColumnMatcher::MoveToQuota(std::uint32_t budget) {
 }
 
 bool ColumnMatcher::ReleaseOne(MemberIndex member, std::uint32_t kept_moves_max) {
-  if (ReleaseDirectly(member, Fit::kGood)) return true;
-  if (ledger_.HasFollower() && ReleaseDirectly(member, Fit::kTolerable)) return true;
+  if (good_search_.ReleaseDirectly(member)) return true;
+  if (ledger_.HasFollower() && search_.ReleaseDirectly(member)) return true;
   if (failed_searches_ >= kMaxFailedSearches) return false;
-  if (search_.Release(member, {.kept_moves_max = std::min(kept_moves_max, kFillMovesMax)}))
-    return true;
+  if (search_.Release(member, std::min(kept_moves_max, kFillMovesMax))) return true;
   ++failed_searches_;
-  return false;
-}
-
-bool ColumnMatcher::ReleaseDirectly(MemberIndex member, Fit at_least) {
-  const std::span<const std::size_t> seats = ledger_.KeptSeats(member);
-  std::size_t& cursor = release_cursor_[member];
-  for (std::size_t i = 0; i < seats.size(); ++i) {
-    const std::size_t at = (cursor + i) % seats.size();
-    const std::size_t seat = seats[at];
-    if (ledger_.table().owner[seat] != member || !ledger_.Movable(seat)) continue;
-    const MemberIndex to = ledger_.DrawOpen(seat, at_least);
-    if (to == kNoOwner) continue;
-    ledger_.Move(seat, to);
-    cursor = at + 1;
-    return true;
-  }
   return false;
 }
 

@@ -19,8 +19,7 @@ namespace kvfabric {
 class ColumnMatcher {
  public:
   // `table` is borrowed, outlives this and is changed in place.
-  ColumnMatcher(SeatTable& table, const SeatLedger::Options& options)
-      : ledger_(table, options), search_(ledger_) {}
+  ColumnMatcher(SeatTable& table, const SeatLedger::Options& options);
 
   // Fills as many empty seats as the quotas have; domains are shared only where nothing else fits.
   void FillEmptySeats();
@@ -39,20 +38,20 @@ class ColumnMatcher {
   void FindTightDomains(std::uint32_t slots_left);
   MemberIndex DrawTight(std::size_t seat, std::uint32_t slots_left);
   void FillStubborn(std::size_t seat);
-  bool PlaceOpen(std::size_t seat);
-  bool TryFill(std::size_t seat, const SeatSearch::Limits& limits);
+  bool PlaceOpen(std::size_t seat, std::uint32_t domain_limit);
+  bool TryFill(SeatSearch& search, std::size_t seat, std::uint32_t kept_moves_max);
   bool SharesDomain(std::size_t seat) const;
   bool SeparateSeat(std::size_t seat, std::uint32_t kept_moves_max);
   bool ReleaseOne(MemberIndex member, std::uint32_t kept_moves_max);
-  bool ReleaseDirectly(MemberIndex member, SeatLedger::Fit at_least);
 
   SeatLedger ledger_;
-  SeatSearch search_;
+  SeatSearch good_search_;     // leaves the column behind the group alone
+  SeatSearch search_;          // within the domain limit
+  SeatSearch relaxed_search_;  // against it
   std::uint32_t failed_searches_ = 0;
   std::uint32_t deferred_separations_ = 0;
   std::vector<std::uint32_t> blocked_slots_;  // by domain: slots left to fill that cannot take it
   std::vector<std::uint32_t> tight_domains_;  // nearly every slot left must take these
-  std::vector<std::size_t> release_cursor_;   // by member: where its last release left off
 };
 
 }  // namespace kvfabric

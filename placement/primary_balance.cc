@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "placement/edge_cursors.h"
 #include "placement/quota.h"
 
 namespace kvfabric {
@@ -20,6 +21,8 @@ class FirstPlaces {
         seats_(members, 0),
         firsts_(members, 0),
         slots_(members),
+        looked_at_(members, 0),
+        cursors_(members),
         reached_by_(members, kNoSeat) {}
 
   void Balance();
@@ -27,7 +30,9 @@ class FirstPlaces {
  private:
   void Count();
   bool MayLead(std::size_t seat) const;
-  bool HandOver(MemberIndex member);
+  std::size_t SeatFor(MemberIndex from, MemberIndex to);
+  bool HandOverDirectly(MemberIndex start);
+  bool HandOver(MemberIndex start);
   void ApplyChain(std::size_t last_seat, MemberIndex start);
   bool Below(MemberIndex member) const { return firsts_[member] < quotas_[member]; }
 
@@ -36,8 +41,11 @@ class FirstPlaces {
   std::vector<std::uint32_t> seats_;
   std::vector<std::uint32_t> firsts_;
   std::vector<std::vector<SlotIndex>> slots_;  // where a member is or was first
+  std::vector<std::size_t> looked_at_;         // how far HandOverDirectly() is in slots_
+  EdgeCursors cursors_;                        // over slots_
   std::vector<std::uint32_t> quotas_;
   std::vector<std::size_t> reached_by_;  // the seat through which a member gets a first place
+  std::vector<MemberIndex> unreached_;
   std::vector<MemberIndex> reached_;
 };
 
@@ -70,35 +78,66 @@ void FirstPlaces::Balance() {
   quotas_ = ShareSeats(claims, table_.slot_count);
   for (std::size_t i = 0; i < seats_.size(); ++i) {
     const auto member = static_cast<MemberIndex>(i);
+    while (firsts_[i] > quotas_[i] && HandOverDirectly(member)) {
+    }
+  }
+  for (std::size_t i = 0; i < seats_.size(); ++i) {
+    const auto member = static_cast<MemberIndex>(i);
     while (firsts_[i] > quotas_[i] && HandOver(member)) {
     }
   }
 }
 
-// Gives one first place of `member` to one below its share, over as few slots as possible.
-bool FirstPlaces::HandOver(MemberIndex start) {
-  std::fill(reached_by_.begin(), reached_by_.end(), kNoSeat);
-  reached_.assign(1, start);
-  for (std::size_t i = 0; i < reached_.size(); ++i) {
-    const MemberIndex member = reached_[i];
-    std::vector<SlotIndex>& slots = slots_[member];
-    std::erase_if(slots, [&](SlotIndex slot) {
-      return table_.owner[table_.Seat(slot, 0)] != member;  // handed over since
-    });
-    for (const SlotIndex slot : slots) {
-      for (std::uint32_t c = 1; c < columns_; ++c) {
-        const std::size_t seat = table_.Seat(slot, c);
-        if (!MayLead(seat)) continue;
-        const MemberIndex other = table_.owner[seat];
-        if (other == start || reached_by_[other] != kNoSeat) continue;
-        reached_by_[other] = seat;
-        if (Below(other)) {
-          ApplyChain(seat, start);
-          return true;
-        }
-        reached_.push_back(other);
-      }
+// A seat with which `to` could become first in a slot where `from` is, or kNoSeat.
+std::size_t FirstPlaces::SeatFor(MemberIndex from, MemberIndex to) {
+  const std::vector<SlotIndex>& slots = slots_[from];
+  std::size_t seat = kNoSeat;
+  cursors_.Next(from, to, slots.size(), [&](std::size_t i) {
+    const std::size_t first = table_.Seat(slots[i], 0);
+    if (table_.owner[first] != from) return false;  // handed over since
+    for (std::size_t other = first + 1; other < first + columns_; ++other) {
+      if (table_.owner[other] == to && MayLead(other)) seat = other;
     }
+    return seat != kNoSeat;
+  });
+  return seat;
+}
+
+// Gives one first place of `start` to a member below its share that its slot lists too. Members
+// only ever rise to their share, so each slot is looked at once.
+bool FirstPlaces::HandOverDirectly(MemberIndex start) {
+  for (std::size_t& at = looked_at_[start]; at < slots_[start].size(); ++at) {
+    const std::size_t first = table_.Seat(slots_[start][at], 0);
+    if (table_.owner[first] != start) continue;
+    for (std::size_t other = first + 1; other < first + columns_; ++other) {
+      if (!MayLead(other) || !Below(table_.owner[other])) continue;
+      ApplyChain(other, start);
+      return true;
+    }
+  }
+  return false;
+}
+
+// The same over as few slots as possible, where no slot of its own will do.
+bool FirstPlaces::HandOver(MemberIndex start) {
+  reached_.assign(1, start);
+  unreached_.clear();
+  for (std::size_t i = 0; i < seats_.size(); ++i) {
+    if (seats_[i] > 0 && i != start) unreached_.push_back(static_cast<MemberIndex>(i));
+  }
+  for (std::size_t i = 0; i < reached_.size(); ++i) {
+    MemberIndex below = kNoOwner;
+    std::erase_if(unreached_, [&](MemberIndex other) {
+      const std::size_t seat = below == kNoOwner ? SeatFor(reached_[i], other) : kNoSeat;
+      if (seat == kNoSeat) return false;
+      reached_by_[other] = seat;
+      if (Below(other)) below = other;
+      reached_.push_back(other);
+      return true;
+    });
+    if (below == kNoOwner) continue;
+    ApplyChain(reached_by_[below], start);
+    return true;
   }
   return false;
 }

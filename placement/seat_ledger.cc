@@ -9,7 +9,6 @@ namespace kvfabric {
 SeatLedger::SeatLedger(SeatTable& table, const Options& options)
     : table_(table),
       options_(options),
-      domain_limit_(options.domain_limit),
       held_(options.seating.size(), 0),
       in_open_list_(options.seating.size(), 0),
       new_seats_(options.seating.size()) {
@@ -104,7 +103,8 @@ std::uint32_t SeatLedger::OwnersInDomain(std::size_t seat, std::uint32_t domain)
   return count;
 }
 
-SeatLedger::Fit SeatLedger::FitOf(std::size_t seat, MemberIndex member) const {
+SeatLedger::Fit SeatLedger::FitOf(std::size_t seat, MemberIndex member,
+                                  std::uint32_t domain_limit) const {
   const std::size_t first = seat - table_.ColumnOfSeat(seat);
   const std::uint32_t domain = options_.seating[member].domain;
   std::uint32_t in_domain = 0;
@@ -112,7 +112,7 @@ SeatLedger::Fit SeatLedger::FitOf(std::size_t seat, MemberIndex member) const {
     const MemberIndex owner = table_.owner[other];
     if (other == seat || owner == kNoOwner) continue;
     if (owner == member) return Fit::kNo;
-    if (options_.seating[owner].domain == domain && ++in_domain >= domain_limit_) return Fit::kNo;
+    if (options_.seating[owner].domain == domain && ++in_domain >= domain_limit) return Fit::kNo;
   }
   if (HasFollower()) {
     const MemberIndex follower = table_.owner[first + options_.end_column];
@@ -124,7 +124,7 @@ SeatLedger::Fit SeatLedger::FitOf(std::size_t seat, MemberIndex member) const {
 }
 
 // Whether any open member is in a domain that the slot can still take.
-bool SeatLedger::AnyDomainOpen(std::size_t seat) const {
+bool SeatLedger::AnyDomainOpen(std::size_t seat, std::uint32_t domain_limit) const {
   const std::size_t first = seat - table_.ColumnOfSeat(seat);
   std::uint32_t reachable = open_seats_;
   for (std::size_t other = first; other < first + options_.end_column; ++other) {
@@ -137,17 +137,17 @@ bool SeatLedger::AnyDomainOpen(std::size_t seat) const {
       counted = counted || (before != seat && earlier != kNoOwner &&
                             options_.seating[earlier].domain == domain);
     }
-    if (!counted && OwnersInDomain(seat, domain) >= domain_limit_) {
+    if (!counted && OwnersInDomain(seat, domain) >= domain_limit) {
       reachable -= open_in_domain_[domain];
     }
   }
   return reachable > 0;
 }
 
-MemberIndex SeatLedger::DrawOpen(std::size_t seat, Fit at_least) {
+MemberIndex SeatLedger::DrawOpen(std::size_t seat, Fit at_least, std::uint32_t domain_limit) {
   constexpr std::uint32_t kFewMembers = 8;
   constexpr std::uint64_t kDraws = 8;
-  if (open_seats_ == 0 || !AnyDomainOpen(seat)) return kNoOwner;
+  if (open_seats_ == 0 || !AnyDomainOpen(seat, domain_limit)) return kNoOwner;
   // By open seats, so that members fill up evenly: cheap, and right nearly always.
   for (std::uint64_t draw = 0; open_members_ > kFewMembers && draw < kDraws;) {
     const std::size_t at = Chance(seat, draw) % open_pool_.size();
@@ -158,22 +158,29 @@ MemberIndex SeatLedger::DrawOpen(std::size_t seat, Fit at_least) {
       continue;
     }
     ++draw;
-    if (FitOf(seat, member) < at_least) continue;
+    if (FitOf(seat, member, domain_limit) < at_least) continue;
     open_pool_[at] = open_pool_.back();
     open_pool_.pop_back();
     return member;
   }
-  std::erase_if(open_list_, [this](MemberIndex member) {
-    if (IsOpen(member)) return false;
-    in_open_list_[member] = 0;
-    return true;
-  });
-  const std::size_t start = Chance(seat, kDraws) % open_list_.size();
-  for (std::size_t i = 0; i < open_list_.size(); ++i) {
-    const MemberIndex member = open_list_[(start + i) % open_list_.size()];
-    if (FitOf(seat, member) >= at_least) return member;
+  const std::span<const MemberIndex> open = OpenMembers();
+  const std::size_t start = Chance(seat, kDraws) % open.size();
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const MemberIndex member = open[(start + i) % open.size()];
+    if (FitOf(seat, member, domain_limit) >= at_least) return member;
   }
   return kNoOwner;
+}
+
+std::span<const MemberIndex> SeatLedger::OpenMembers() {
+  if (open_list_.size() != open_members_) {
+    std::erase_if(open_list_, [this](MemberIndex member) {
+      if (IsOpen(member)) return false;
+      in_open_list_[member] = 0;
+      return true;
+    });
+  }
+  return open_list_;
 }
 
 MemberIndex SeatLedger::DrawOpenInDomain(std::size_t seat, std::uint32_t domain) const {
@@ -185,7 +192,7 @@ MemberIndex SeatLedger::DrawOpenInDomain(std::size_t seat, std::uint32_t domain)
     const std::size_t start = Chance(seat, 16 + chance) % members.size();
     for (std::size_t i = 0; i < members.size(); ++i) {
       const MemberIndex member = members[(start + i) % members.size()];
-      if (!IsOpen(member) || FitOf(seat, member) == Fit::kNo) continue;
+      if (!IsOpen(member) || FitOf(seat, member, options_.domain_limit) == Fit::kNo) continue;
       const bool more = best == kNoOwner || options_.quotas[member] - held_[member] >
                                                 options_.quotas[best] - held_[best];
       if (more) best = member;

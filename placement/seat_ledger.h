@@ -67,12 +67,7 @@ class SeatLedger {
 
   const SeatTable& table() const { return table_; }
   const Options& options() const { return options_; }
-  std::span<const MemberIndex> DomainMembers(std::uint32_t domain) const {
-    return domain_members_[domain];
-  }
   std::uint32_t domain_count() const { return static_cast<std::uint32_t>(domain_members_.size()); }
-  std::uint32_t domain_limit() const { return domain_limit_; }
-  void set_domain_limit(std::uint32_t limit) { domain_limit_ = limit; }
   bool HasFollower() const { return options_.end_column < table_.columns; }
 
   std::uint32_t held(MemberIndex member) const { return held_[member]; }
@@ -85,12 +80,15 @@ class SeatLedger {
   std::uint32_t kept_moves() const { return kept_moves_; }
 
   bool Movable(std::size_t seat) const;
-  Fit FitOf(std::size_t seat, MemberIndex member) const;
+  // `domain_limit` in place of the one in the options.
+  Fit FitOf(std::size_t seat, MemberIndex member, std::uint32_t domain_limit) const;
   // Owners of the seat's slot in `domain`, the seat itself and columns behind the group left out.
   std::uint32_t OwnersInDomain(std::size_t seat, std::uint32_t domain) const;
 
+  // Every open member; valid until the next change.
+  std::span<const MemberIndex> OpenMembers();
   // An open member that fits `seat` at least so well, or kNoOwner.
-  MemberIndex DrawOpen(std::size_t seat, Fit at_least);
+  MemberIndex DrawOpen(std::size_t seat, Fit at_least, std::uint32_t domain_limit);
   MemberIndex DrawOpenInDomain(std::size_t seat, std::uint32_t domain) const;
 
   void Place(std::size_t seat, MemberIndex member);  // the seat is empty
@@ -107,7 +105,7 @@ class SeatLedger {
   void ListSeats();
   void Take(MemberIndex member);
   void Release(MemberIndex member);
-  bool AnyDomainOpen(std::size_t seat) const;
+  bool AnyDomainOpen(std::size_t seat, std::uint32_t domain_limit) const;
   void SettleFollower(std::size_t seat, MemberIndex from, MemberIndex to);
   std::uint64_t Chance(std::size_t seat, std::uint64_t salt) const {
     return MixBits(options_.seed ^ MixBits(seat * 64 + salt));
@@ -115,7 +113,6 @@ class SeatLedger {
 
   SeatTable& table_;
   const Options options_;
-  std::uint32_t domain_limit_;
 
   std::vector<std::uint32_t> held_;
   std::vector<std::uint32_t> open_in_domain_;

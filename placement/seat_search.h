@@ -1,9 +1,9 @@
 #pragma once
 
-// SeatSearch: the shortest chain of moves that fills an empty seat, or takes a seat from a member
-// above quota, where no open member fits directly (an augmenting path: seat 1 goes from a to b,
-// seat 2 from b to c, c is open). Seats placed by this very plan move for free, kept ones cost one
-// move each; chains are searched level by level in kept moves.
+// SeatSearch: moves seats between members: from one above quota to an open one, and where no open
+// member fits directly, along the shortest chain of moves (an augmenting path: seat 1 goes from a
+// to b, seat 2 from b to c, c is open). Seats placed by this very plan move for free, kept ones
+// cost one move each; chains are searched level by level in kept moves, the lightest slots first.
 //
 // Owned by one Plan() call; one thread. A chain is applied from its open end, and each of its moves
 // is checked again then: if an earlier one spoilt it, the rest is left undone and the table is as
@@ -14,21 +14,24 @@
 #include <span>
 #include <vector>
 
+#include "placement/edge_cursors.h"
 #include "placement/seat_ledger.h"
 
 namespace kvfabric {
 
 class SeatSearch {
  public:
-  explicit SeatSearch(SeatLedger& ledger);  // borrowed, outlives this
+  using Fit = SeatLedger::Fit;
 
-  struct Limits {
-    std::uint32_t kept_moves_max = 0;
-    SeatLedger::Fit at_least = SeatLedger::Fit::kTolerable;  // of every seat along the chain
-  };
-  // False = no such chain within the limits.
-  bool Fill(std::size_t seat, const Limits& limits);
-  bool Release(MemberIndex member, const Limits& limits);
+  // `ledger` is borrowed and outlives this. Every seat along a chain must fit `at_least` so well,
+  // in domains that have at most `domain_limit` owners of a slot.
+  SeatSearch(SeatLedger& ledger, Fit at_least, std::uint32_t domain_limit);
+
+  // Moves one kept seat of `member` to an open member; false = none fits.
+  bool ReleaseDirectly(MemberIndex member);
+  // Both move at most `kept_moves_max` kept seats; false = no such chain.
+  bool Release(MemberIndex member, std::uint32_t kept_moves_max);
+  bool Fill(std::size_t seat, std::uint32_t kept_moves_max);
 
  private:
   struct Hop {  // how a member was reached: it would take `seat` from `from`
@@ -37,18 +40,25 @@ class SeatSearch {
   };
 
   void Begin();
-  void Visit(std::size_t seat, MemberIndex from);
-  bool Search();
-  bool FinishAt(MemberIndex member, std::span<const std::size_t> seats, SeatState state);
-  void ExpandAt(MemberIndex member, std::span<const std::size_t> seats, SeatState state);
+  void Reach(MemberIndex member, const Hop& hop);
+  bool Search(std::uint32_t kept_moves_max);
+  bool FinishAt(MemberIndex member, SeatState state);
+  void ExpandAt(MemberIndex member, SeatState state);
+  // A seat of `from` in `state` that could go to `to`, or kNoSeat.
+  std::size_t SeatFor(MemberIndex from, MemberIndex to, SeatState state);
+  bool Fits(std::size_t seat, MemberIndex member) const;
   bool Usable(std::size_t seat, MemberIndex member, SeatState state) const;
   bool Apply(std::size_t last_seat, MemberIndex from, MemberIndex to);
 
   SeatLedger& ledger_;
-  Limits limits_;  // of the search under way
+  const Fit at_least_;
+  const std::uint32_t domain_limit_;
+  EdgeCursors kept_cursors_;
+  EdgeCursors new_cursors_;
+
+  // The search under way.
   std::vector<Hop> reached_by_;
-  std::vector<std::vector<MemberIndex>> unvisited_;  // by domain
-  std::vector<std::uint32_t> unvisited_domains_;
+  std::vector<MemberIndex> unreached_;
   std::vector<MemberIndex> reached_;  // in order
 };
 

@@ -79,6 +79,17 @@ class PlannerChurn : public ::testing::TestWithParam<ChurnCase> {
     for (std::uint64_t i = 0; i <= Below(3); ++i) Change();
   }
 
+  void PlanOnce() {
+    const ShardMap before = pool_.map;
+    const PlanResult plan = pool_.Plan();
+    remaining_ = plan.misplaced_remaining;
+    ASSERT_NO_FATAL_FAILURE(CheckSurvivors(before, pool_.map));
+    ASSERT_NO_FATAL_FAILURE(CheckMoves(before, plan));
+    moved_ += plan.byte_moves;
+    fewest_ += LowerBound(before, pool_.map);
+    if (remaining_ == 0) ASSERT_NO_FATAL_FAILURE(CheckBalance());
+  }
+
   void CheckSurvivors(const ShardMap& before, const ShardMap& after) {
     std::vector<MemberIndex> now(before.members.size(), kNoOwner);
     for (std::size_t i = 0; i < now.size(); ++i) {
@@ -188,28 +199,28 @@ class PlannerChurn : public ::testing::TestWithParam<ChurnCase> {
 
   std::mt19937_64 random_;
   TestPool pool_;
+  std::uint32_t remaining_ = 0;
+  std::uint64_t moved_ = 0;
+  std::uint64_t fewest_ = 0;
   int balanced_checks_ = 0;
 };
 
 TEST_P(PlannerChurn, NeverLosesASurvivor) {
-  std::uint64_t moved = 0;
-  std::uint64_t bound = 0;
+  const int steps = static_cast<int>(kSteps / TimeScale());  // fewer under sanitizers
   for (int i = 0; i < 6; ++i) Change();
   pool_.Plan();
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = 0; step < steps; ++step) {
     SCOPED_TRACE("step " + std::to_string(step));
     ChangeSome();
-    const ShardMap before = pool_.map;
-    const PlanResult plan = pool_.Plan();
-    ASSERT_NO_FATAL_FAILURE(CheckSurvivors(before, pool_.map));
-    ASSERT_NO_FATAL_FAILURE(CheckMoves(before, plan));
-    if (plan.misplaced_remaining > 0) continue;
-    ASSERT_NO_FATAL_FAILURE(CheckBalance());
-    moved += plan.byte_moves;
-    bound += LowerBound(before, pool_.map);
+    ASSERT_NO_FATAL_FAILURE(PlanOnce());
+    // Mostly the next change comes in the middle of a move; now and then there is time to end it.
+    for (int plans = 0; step % 40 == 39 && remaining_ > 0; ++plans) {
+      ASSERT_LT(plans, 100) << "the plans do not come to an end";
+      ASSERT_NO_FATAL_FAILURE(PlanOnce());
+    }
   }
-  EXPECT_GT(balanced_checks_, kSteps / 20);
-  const double ratio = static_cast<double>(moved) / static_cast<double>(bound);
+  EXPECT_GT(balanced_checks_, 0);
+  const double ratio = static_cast<double>(moved_) / static_cast<double>(fewest_);
   std::printf("moved %.3f x the lower bound, balance checked %d times\n", ratio, balanced_checks_);
   EXPECT_LE(ratio, GetParam().replicas == 1 ? 1.05 : 1.3);
 }
