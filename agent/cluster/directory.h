@@ -45,7 +45,8 @@ class Directory {
     std::array<NodeIndex, kHoldersPerEntry> nodes{};
     std::uint8_t count = 0;
 
-    std::span<const NodeIndex> span() const { return {nodes.data(), count}; }
+    std::span<const NodeIndex> span() const& { return {nodes.data(), count}; }
+    std::span<const NodeIndex> span() const&& = delete;  // would outlive what it shows
     bool Has(NodeIndex node) const;
     void Add(NodeIndex node);  // ignored when it is there or no room is left
     void Remove(NodeIndex node);

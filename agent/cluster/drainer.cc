@@ -42,9 +42,10 @@ void Drainer::Stop() {
 void Drainer::NextRound() {
   puts_seen_ = engine_->Stats().puts;
   std::vector<BlockHeader> blocks = engine_->Snapshot({});
-  std::erase_if(blocks, [this](const BlockHeader& b) { return settled_.contains(b.id); });
   std::ranges::stable_sort(blocks, std::greater<>(), &BlockHeader::last_touch_us);
-  for (const BlockHeader& block : blocks) queue_.push_back({block.id, block.length_bytes, {}});
+  for (const BlockHeader& block : blocks) {
+    if (!settled_.contains(block.id)) queue_.push_back({block.id, block.length_bytes, 0, {}});
+  }
 }
 
 void Drainer::EndIfDone() {
@@ -79,33 +80,54 @@ std::vector<Drainer::Peer> Drainer::Peers() const {
   return peers;
 }
 
+void Drainer::NoteSent(std::vector<Peer>& peers) {
+  for (Peer& peer : peers) {
+    Room& room = rooms_[peer.node];
+    if (room.reported_bytes != peer.free_bytes) room = {peer.free_bytes, 0};
+    peer.free_bytes -= std::min(peer.free_bytes, room.sent_bytes);
+  }
+}
+
+Drainer::Peer* Drainer::BestFor(const Item& item, std::vector<Peer>& peers) {
+  Peer* best = nullptr;
+  for (Peer& peer : peers) {
+    if (std::ranges::find(item.refused_by, peer.node) != item.refused_by.end()) continue;
+    const bool better = best == nullptr || std::pair(peer.free_bytes, peer.coldest_age) >
+                                               std::pair(best->free_bytes, best->coldest_age);
+    if (better) best = &peer;
+  }
+  return best;
+}
+
+void Drainer::FillBatch(Batch& batch, std::vector<Peer>& peers) {
+  Peer* target = nullptr;
+  while (!queue_.empty() && batch.items.size() < kBatchBlocks && batch.bytes < kBatchBytes) {
+    Item& item = queue_.front();
+    Peer* best = BestFor(item, peers);
+    if (best == nullptr) {
+      Drop(item);
+      queue_.pop_front();
+      continue;
+    }
+    if (target == nullptr) target = best;
+    // The peer of this batch will do while it has room; else the next batch has another.
+    const bool refused = std::ranges::find(item.refused_by, target->node) != item.refused_by.end();
+    if (refused || (best != target && target->free_bytes < item.bytes)) break;
+    target->free_bytes -= std::min(target->free_bytes, item.bytes);
+    rooms_[target->node].sent_bytes += item.bytes;
+    batch.bytes += item.bytes;
+    batch.items.push_back(std::move(item));
+    queue_.pop_front();
+  }
+  if (target != nullptr) batch.peer = *target;
+}
+
 std::vector<Drainer::Batch> Drainer::NextBatches(std::vector<Peer>& peers) {
   std::vector<Batch> batches;
   const Clock::TimePoint now = environment_.context->clock->Now();
   while (batches_ < kMaxBatches && !queue_.empty() && rate_.MayStart(now)) {
     Batch batch;
-    while (!queue_.empty() && batch.items.size() < kBatchBlocks && batch.bytes < kBatchBytes) {
-      Item& item = queue_.front();
-      // The emptiest peer that did not refuse it; when all are full, the coldest.
-      Peer* best = nullptr;
-      for (Peer& peer : peers) {
-        if (std::ranges::find(item.refused_by, peer.node) != item.refused_by.end()) continue;
-        const bool better = best == nullptr || std::pair(peer.free_bytes, peer.coldest_age) >
-                                                   std::pair(best->free_bytes, best->coldest_age);
-        if (better) best = &peer;
-      }
-      if (best == nullptr) {
-        Drop(item);
-        queue_.pop_front();
-        continue;
-      }
-      if (!batch.items.empty() && best->node != batch.peer.node) break;
-      best->free_bytes -= std::min(best->free_bytes, item.bytes);
-      batch.peer = *best;
-      batch.bytes += item.bytes;
-      batch.items.push_back(std::move(item));
-      queue_.pop_front();
-    }
+    FillBatch(batch, peers);
     if (batch.items.empty()) break;
     rate_.Spend(batch.bytes, now);
     ++batches_;
@@ -128,6 +150,7 @@ void Drainer::Pump() {
       queue_.clear();
       report_.done = report_.done || batches_ == 0;
     } else if (!peers.empty()) {  // none up: until the deadline one may come
+      NoteSent(peers);
       batches = NextBatches(peers);
       EndIfDone();
     }
@@ -180,7 +203,8 @@ void Drainer::OnPushed(std::uint64_t run, const std::vector<Item>& items, NodeIn
         continue;
       }
       Item again = items[at];
-      again.refused_by.push_back(node);
+      const bool refused = outcomes[at] == PushOutcome::kRefused;
+      if (refused || ++again.failures % kMaxFailures == 0) again.refused_by.push_back(node);
       queue_.push_front(std::move(again));
     }
   }

@@ -7,6 +7,7 @@
 // Owned by PoolNode; any thread; work runs on the background executor and on links.
 
 #include <deque>
+#include <map>
 #include <unordered_set>
 #include <vector>
 
@@ -46,11 +47,13 @@ class Drainer {
   static constexpr std::size_t kBatchBlocks = 32;
   static constexpr std::uint64_t kBatchBytes = std::uint64_t{8} << 20U;
   static constexpr std::size_t kMaxBatches = 4;
+  static constexpr int kMaxFailures = 3;
   static constexpr std::chrono::seconds kPushDeadline{10};
 
   struct Item {
     KeyId id;
     std::uint64_t bytes = 0;
+    int failures = 0;
     std::vector<NodeIndex> refused_by;
   };
   struct Peer {
@@ -59,6 +62,11 @@ class Drainer {
     std::uint64_t free_bytes = 0;
     std::chrono::microseconds coldest_age{0};
   };
+  // What a peer's keepalives said last, and what we sent since: a keepalive is up to 250 ms old.
+  struct Room {
+    std::uint64_t reported_bytes = 0;
+    std::uint64_t sent_bytes = 0;
+  };
   struct Batch {
     Peer peer;
     std::vector<Item> items;
@@ -66,8 +74,12 @@ class Drainer {
   };
 
   std::vector<Peer> Peers() const;
+  void NoteSent(std::vector<Peer>& peers) REQUIRES(mu_);
+  // The emptiest peer that did not refuse it; when all are full, the coldest. Null: none.
+  static Peer* BestFor(const Item& item, std::vector<Peer>& peers);
   void NextRound() REQUIRES(mu_);
   std::vector<Batch> NextBatches(std::vector<Peer>& peers) REQUIRES(mu_);
+  void FillBatch(Batch& batch, std::vector<Peer>& peers) REQUIRES(mu_);
   void Drop(const Item& item) REQUIRES(mu_);
   // Done when nothing is left, until more comes in.
   void EndIfDone() REQUIRES(mu_);
@@ -88,6 +100,7 @@ class Drainer {
   std::unordered_set<KeyId, KeyIdHash> settled_ GUARDED_BY(mu_);  // moved or dropped
   std::size_t batches_ GUARDED_BY(mu_) = 0;                       // under way
   std::size_t in_batches_ GUARDED_BY(mu_) = 0;                    // blocks in them
+  std::map<NodeIndex, Room> rooms_ GUARDED_BY(mu_);
   ByteRate rate_ GUARDED_BY(mu_);
 };
 

@@ -1,5 +1,6 @@
 #include "agent/cluster/peer_desk.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "agent/cluster/incoming_block.h"
@@ -78,7 +79,12 @@ KeepaliveState PeerDesk::OnKeepalive(SessionId /*session*/, const KeepaliveState
 
 void PeerDesk::RefreshState() {
   KeepaliveState state;
-  for (const PoolRef& pool : pools_.All()) state.pools.push_back(pool->Coldness());
+  for (const PoolRef& pool : pools_.All()) {
+    pool->promises().Fade(context_.clock->Now());
+    state.pools.push_back(pool->Coldness());
+    state.pools.back().free_bytes -=
+        std::min(state.pools.back().free_bytes, pool->promises().promised_bytes());
+  }
   state.inflight_bytes = fetched_bytes_.exchange(0);
   state.draining = draining_.load();
   MutexLock lock(state_mu_);
@@ -93,7 +99,12 @@ Result<AnnounceReply> PeerDesk::OnAnnounce(SessionId session, const AnnounceRequ
     return Aborted("announce: stale epoch " + std::to_string(request.map_epoch) +
                    ", this node has " + std::to_string(routing->epoch()));
   }
-  NoteEpoch(pool, from.node, request.map_epoch);
+  if (routing == nullptr || request.map_epoch > routing->epoch()) {
+    // Slots may be ours in that map which are not yet; the holder tries again in 50 ms.
+    NoteEpoch(pool, from.node, request.map_epoch);
+    return Unavailable("announce: epoch " + std::to_string(request.map_epoch) +
+                       " is not known here yet");
+  }
   return pool->feed().Apply(from.node, from.peer.boot_epoch, request);
 }
 
@@ -174,22 +185,25 @@ Result<OfferReply> PeerDesk::OnOffer(SessionId /*session*/, const OfferRequest& 
       request.ids.size() > kMaxIdsPerMessage) {
     return InvalidArgument("offer: ids, lengths and ages differ in number, or are too many");
   }
-  const bool draining = draining_.load();
-  const PoolColdness own = pool->Coldness();
-  std::uint64_t room = own.free_bytes;
   OfferReply reply;
+  if (draining_.load()) {
+    // Not even "has it": what is here goes away with this node.
+    reply.answers.assign(request.ids.size(), OfferAnswer::kNo);
+    return reply;
+  }
+  const std::chrono::microseconds own_coldest = pool->Coldness().coldest_age;
+  const auto free_bytes = [&pool] { return pool->FreeBytes(); };
   for (std::size_t at = 0; at < request.ids.size(); ++at) {
     if (pool->engine().Contains(request.ids[at])) {
       reply.answers.push_back(OfferAnswer::kHasIt);
       continue;
     }
-    const std::uint64_t bytes = request.lengths[at];
-    const bool fits = bytes <= room;
-    if (fits) room -= bytes;
-    // Replicas are owed to the writer. Anything else must be warmer than what it would push out.
-    const bool warmer = request.ages[at] < own.coldest_age;
-    const bool wanted = request.reason == OfferReason::kReplica || fits || warmer;
-    reply.answers.push_back(wanted && !draining ? OfferAnswer::kPush : OfferAnswer::kNo);
+    // Replicas are owed to the writer. Anything else must fit, or be warmer than what it pushes
+    // out.
+    const bool wanted = request.reason == OfferReason::kReplica ||
+                        pool->promises().Take(request.lengths[at], free_bytes) ||
+                        request.ages[at] < own_coldest;
+    reply.answers.push_back(wanted ? OfferAnswer::kPush : OfferAnswer::kNo);
   }
   return reply;
 }
@@ -221,9 +235,12 @@ Result<Reservation> PeerDesk::OnPush(SessionId /*session*/, const std::string& p
                                      OfferReason reason, BlockHeader header) {
   KVF_ASSIGN_OR_RETURN(const PoolRef pool, FindPool(pool_uid));
   KVF_ASSIGN_OR_RETURN(BlockHeader accepted, AcceptHeader(*pool, std::move(header)));
+  const std::uint64_t bytes = accepted.length_bytes;
   accepted.spilled_in = accepted.spilled_in || reason == OfferReason::kSpill;
   accepted.has_other_holder = reason == OfferReason::kReplica;
-  return pool->engine().Reserve(std::move(accepted), OriginOf(reason));
+  Result<Reservation> place = pool->engine().Reserve(std::move(accepted), OriginOf(reason));
+  if (reason != OfferReason::kReplica) pool->promises().Fulfil(bytes);  // counted as used by now
+  return place;
 }
 
 std::size_t PeerDesk::session_count() const {

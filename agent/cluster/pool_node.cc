@@ -124,18 +124,27 @@ Status PoolNode::Reconfigure(PoolSpecForAgent spec) {
   return Status::Ok();
 }
 
+// Slots that come back within the hand-over still have entries from when they were ours last; what
+// happened meanwhile was told to others. They go before any announcement of this epoch is taken.
+void PoolNode::DropStaleEntries(const PoolRouting& before, const PoolRouting& now) {
+  {
+    MutexLock lock(sweep_mu_);
+    if (!std::exchange(sweep_foreign_, true)) return;
+  }
+  std::vector<bool> keep(now.map().slot_count, true);
+  for (const SlotIndex slot : now.GainedSlots(now.self(), &before)) keep[slot] = false;
+  feed_.Sweep(keep);
+}
+
 void PoolNode::SetRouting(SharedRouting routing) {
   const SharedRouting before = routing_.Get();
+  if (before != nullptr) DropStaleEntries(*before, *routing);
   routing_.Set(routing);
   metrics_.map_epoch.Set(static_cast<double>(routing->epoch()));
   LogInfo("shard map applied", {{"pool", name_},
                                 {"term", routing->map().term},
                                 {"epoch", routing->epoch()},
                                 {"members", routing->map().members.size()}});
-  {
-    MutexLock lock(sweep_mu_);
-    sweep_foreign_ = true;
-  }
   if (before != nullptr) {
     for (const NodeIndex lost : routing->LostSince(*before)) {
       repair_.OnLost(*routing, lost);
@@ -199,10 +208,14 @@ PoolColdness PoolNode::Coldness() const {
   if (const auto age = engine_->ColdestAge(); age) {
     coldness.coldest_age = std::chrono::duration_cast<std::chrono::microseconds>(*age);
   }
+  coldness.free_bytes = FreeBytes();
+  return coldness;
+}
+
+std::uint64_t PoolNode::FreeBytes() const {
   const EngineStats stats = engine_->Stats();
   const std::uint64_t high = stats.capacity_bytes / 100 * spec()->high_watermark_percent;
-  coldness.free_bytes = high > stats.used_bytes ? high - stats.used_bytes : 0;
-  return coldness;
+  return high > stats.used_bytes ? high - stats.used_bytes : 0;
 }
 
 PoolReport PoolNode::Report() const {

@@ -20,6 +20,7 @@
 #include "agent/cluster/node_context.h"
 #include "agent/cluster/pool_metrics.h"
 #include "agent/cluster/pool_routing.h"
+#include "agent/cluster/push_promises.h"
 #include "agent/cluster/read_ring.h"
 #include "agent/cluster/replica_repair.h"
 #include "agent/cluster/replicator.h"
@@ -58,6 +59,8 @@ class PoolNode {
   bool TryRetire() { return gate_.TryClose(); }
   void WaitIdle() { gate_.CloseAndWait(); }
 
+  // Below the high watermark.
+  std::uint64_t FreeBytes() const;
   // What peers are told with the keepalive.
   PoolColdness Coldness() const;
   PoolReport Report() const;
@@ -74,6 +77,7 @@ class PoolNode {
   Replicator& replicator() { return replicator_; }
   Drainer& drainer() { return drainer_; }
   const Drainer& drainer() const { return drainer_; }
+  PushPromises& promises() { return promises_; }
   Gate& gate() { return gate_; }
 
  private:
@@ -81,6 +85,7 @@ class PoolNode {
 
   static CacheEngine::Options EngineOptions(const PoolSpecForAgent& spec);
   void SweepIfDue();
+  void DropStaleEntries(const PoolRouting& before, const PoolRouting& now);
   void SetLimits(const PoolSpecForAgent& spec);
 
   // Constant after construction.
@@ -100,6 +105,7 @@ class PoolNode {
   Announcer announcer_;
   Locator locator_;
   ReadRing read_ring_;
+  PushPromises promises_;
   Replicator replicator_;
   ReplicaRepair repair_;
   Spiller spiller_;
@@ -107,7 +113,7 @@ class PoolNode {
 
   Mutex sweep_mu_;
   Clock::TimePoint sweep_at_ GUARDED_BY(sweep_mu_);
-  bool sweep_foreign_ GUARDED_BY(sweep_mu_) = false;  // slots of ours went 10 s ago or less
+  bool sweep_foreign_ GUARDED_BY(sweep_mu_) = false;  // entries of others' slots may be here
 
   std::unique_ptr<CacheEngine> engine_;  // last: destroyed first
 };

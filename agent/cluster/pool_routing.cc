@@ -113,12 +113,17 @@ std::map<NodeIndex, std::vector<SlotIndex>> PoolRouting::OwnersAndGains(
   return owners;
 }
 
-std::vector<SlotIndex> PoolRouting::SlotsOf(NodeIndex node) const {
-  std::vector<SlotIndex> slots;
+std::vector<SlotIndex> PoolRouting::GainedSlots(NodeIndex node, const PoolRouting* before) const {
+  std::vector<SlotIndex> gained;
   for (SlotIndex slot = 0; slot < map_->slot_count; ++slot) {
-    if (Owns(node, slot)) slots.push_back(slot);
+    if (Owns(node, slot) && (before == nullptr || !before->Owns(node, slot)))
+      gained.push_back(slot);
   }
-  return slots;
+  return gained;
+}
+
+std::vector<SlotIndex> PoolRouting::SlotsOf(NodeIndex node) const {
+  return GainedSlots(node, nullptr);
 }
 
 std::vector<bool> PoolRouting::OwnedBits() const {

@@ -60,6 +60,8 @@ class PoolRouting {
   std::span<const NodeIndex> PreviousOwners(SlotIndex slot, Clock::TimePoint now) const;
   // Every owner of any slot, with the slots that it did not own under `before` (null: all).
   std::map<NodeIndex, std::vector<SlotIndex>> OwnersAndGains(const PoolRouting* before) const;
+  // Those of one node.
+  std::vector<SlotIndex> GainedSlots(NodeIndex node, const PoolRouting* before) const;
   std::vector<SlotIndex> SlotsOf(NodeIndex node) const;
   // Bit per slot: owned by this node.
   std::vector<bool> OwnedBits() const;

@@ -52,16 +52,15 @@ void ReplicaRepair::OnLost(const PoolRouting& routing, NodeIndex lost) {
     environment_.metrics->replicas_failed.Add(static_cast<double>(found.size() - room));
     found.resize(room);
   }
-  jobs_.insert(jobs_.end(), found.begin(), found.end());
+  for (const Directory::Listing& entry : found) jobs_.push_back({entry.id, entry.slot, 0});
 }
 
 std::size_t ReplicaRepair::waiting() const {
   MutexLock lock(mu_);
-  return jobs_.size();
+  return jobs_.size() + retries_.size();
 }
 
-bool ReplicaRepair::Plan(const PoolRouting& routing, const Directory::Listing& job,
-                         Wanted* wanted) {
+bool ReplicaRepair::Plan(const PoolRouting& routing, const Job& job, Wanted* wanted) {
   PoolNode& pool = *environment_.pool;
   const PeerSet& peers = *pool.context().peers;
   std::uint32_t replicas = 1;
@@ -69,9 +68,9 @@ bool ReplicaRepair::Plan(const PoolRouting& routing, const Directory::Listing& j
     MutexLock lock(mu_);
     replicas = replicas_;
   }
-  wanted->id = job.id;
-  wanted->slot = job.slot;
-  for (const NodeIndex node : pool.directory().Find(job.id).span()) {
+  wanted->job = job;
+  const Directory::Holders known = pool.directory().Find(job.id);
+  for (const NodeIndex node : known.span()) {
     if (node == routing.self() || peers.Up(node)) wanted->holders.push_back(node);
   }
   if (wanted->holders.empty()) return false;
@@ -79,23 +78,41 @@ bool ReplicaRepair::Plan(const PoolRouting& routing, const Directory::Listing& j
   return !wanted->targets.empty();
 }
 
+std::vector<ReplicaRepair::Job> ReplicaRepair::NextJobs() {
+  std::vector<Job> jobs;
+  MutexLock lock(mu_);
+  const Clock::TimePoint now = environment_.pool->context().clock->Now();
+  if (parts_ > 0 || paused_ || !rate_.MayStart(now)) return jobs;
+  if (now >= retry_at_) {
+    jobs_.insert(jobs_.end(), retries_.begin(), retries_.end());
+    retries_.clear();
+  }
+  while (!jobs_.empty() && jobs.size() < kBatchBlocks) {
+    jobs.push_back(jobs_.front());
+    jobs_.pop_front();
+  }
+  parts_ = jobs.empty() ? 0 : 1;
+  return jobs;
+}
+
+void ReplicaRepair::Retry(Job job) {
+  if (++job.attempts >= kMaxAttempts) {
+    environment_.metrics->replicas_failed.Add();
+    return;
+  }
+  MutexLock lock(mu_);
+  retry_at_ = environment_.pool->context().clock->Now() + kRetryAfter;
+  retries_.push_back(job);
+}
+
 void ReplicaRepair::Pump() {
   PoolNode& pool = *environment_.pool;
   const SharedRouting routing = pool.routing();
-  std::vector<Directory::Listing> jobs;
-  {
-    MutexLock lock(mu_);
-    const Clock::TimePoint now = pool.context().clock->Now();
-    if (routing == nullptr || parts_ > 0 || paused_ || !rate_.MayStart(now)) return;
-    while (!jobs_.empty() && jobs.size() < kBatchBlocks) {
-      jobs.push_back(jobs_.front());
-      jobs_.pop_front();
-    }
-    if (jobs.empty()) return;
-    parts_ = 1;
-  }
+  if (routing == nullptr) return;
+  const std::vector<Job> jobs = NextJobs();
+  if (jobs.empty()) return;
   std::map<NodeIndex, Batch> sources;
-  for (const Directory::Listing& job : jobs) {
+  for (const Job& job : jobs) {
     Wanted wanted;
     if (!Plan(*routing, job, &wanted)) continue;
     const bool here = std::ranges::find(wanted.holders, routing->self()) != wanted.holders.end();
@@ -126,7 +143,7 @@ void ReplicaRepair::EndPart() {
 }
 
 void ReplicaRepair::CopyFromHere(Wanted wanted) {
-  std::optional<PinnedBlock> block = environment_.pool->engine().PinById(wanted.id);
+  std::optional<PinnedBlock> block = environment_.pool->engine().PinById(wanted.job.id);
   if (block) Spread(std::move(*block), wanted);
 }
 
@@ -138,15 +155,17 @@ void ReplicaRepair::CopyFrom(NodeIndex holder, Batch batch) {
   source->pass = environment_.gate->EnterShared();
   source->batch = std::move(batch);
   if (source->link == nullptr || !source->pass) {
+    for (const Wanted& wanted : source->batch) Retry(wanted.job);
     EndPart();
     return;
   }
   LeaseRequest request;
   request.pool_uid = pool.uid();
-  for (const Wanted& wanted : source->batch) request.ids.push_back(wanted.id);
+  for (const Wanted& wanted : source->batch) request.ids.push_back(wanted.job.id);
   source->link->Lease(std::move(request), Deadline::After(*pool.context().clock, kCallDeadline),
                       [this, source](const Result<LeaseReply>& reply) {
                         if (!reply.ok() || reply->granted.size() != source->batch.size()) {
+                          for (const Wanted& wanted : source->batch) Retry(wanted.job);
                           EndPart();
                           return;
                         }
@@ -160,9 +179,12 @@ void ReplicaRepair::OnLeased(const std::shared_ptr<Source>& source, const LeaseR
   std::vector<FetchItem> items;
   std::uint64_t bytes = 0;
   for (std::size_t at = 0; at < source->batch.size(); ++at) {
-    if (!reply.granted[at]) continue;
+    if (!reply.granted[at]) {
+      Retry(source->batch[at].job);  // another holder may have it
+      continue;
+    }
     source->leased.push_back(at);
-    items.push_back({source->batch[at].id});
+    items.push_back({source->batch[at].job.id});
     if (at < reply.lengths.size()) bytes += reply.lengths[at];
   }
   if (items.empty()) {
@@ -182,7 +204,8 @@ void ReplicaRepair::OnLeased(const std::shared_ptr<Source>& source, const LeaseR
 
 Reservation ReplicaRepair::PlaceFor(const Source& source, BlockHeader header) {
   PoolNode& pool = *environment_.pool;
-  const auto wanted = std::ranges::find(source.batch, header.id, &Wanted::id);
+  const auto wanted = std::ranges::find_if(
+      source.batch, [&header](const Wanted& w) { return w.job.id == header.id; });
   if (wanted == source.batch.end()) return Reservation();
   Result<BlockHeader> accepted = AcceptHeader(pool, std::move(header));
   if (!accepted.ok()) return Reservation();
@@ -196,10 +219,13 @@ Reservation ReplicaRepair::PlaceFor(const Source& source, BlockHeader header) {
 }
 
 void ReplicaRepair::OnFetched(const std::shared_ptr<Source>& source, Result<FetchResult> result) {
-  if (result.ok()) {
-    for (std::size_t at = 0; at < result->blocks.size() && at < source->leased.size(); ++at) {
-      if (!result->blocks[at]) continue;
-      Spread(std::move(*result->blocks[at]), source->batch[source->leased[at]]);
+  for (std::size_t at = 0; at < source->leased.size(); ++at) {
+    const Wanted& wanted = source->batch[source->leased[at]];
+    const bool came = result.ok() && at < result->blocks.size() && result->blocks[at].has_value();
+    if (came) {
+      Spread(std::move(*result->blocks[at]), wanted);
+    } else {
+      Retry(wanted.job);
     }
   }
   source->link->Release({source->lease_id});
@@ -221,10 +247,12 @@ void ReplicaRepair::Spread(PinnedBlock block, const Wanted& wanted) {
     MutexLock lock(mu_);
     rate_.Spend(block.header().length_bytes * copy.targets.size(), pool.context().clock->Now());
   }
-  copy.owed_if_missed = std::ranges::find(wanted.holders, self) != wanted.holders.end() || here > 0;
+  copy.owed_if_missed = false;
   copy.block = std::move(block);
-  copy.done = [metrics = environment_.metrics](std::size_t stored) {
-    metrics->rereplicated.Add(static_cast<double>(stored));
+  copy.done = [this, pass = environment_.gate->EnterShared(), job = wanted.job,
+               targets = copy.targets.size()](std::size_t stored) {
+    environment_.metrics->rereplicated.Add(static_cast<double>(stored));
+    if (stored < targets) Retry(job);
   };
   environment_.replicator->Send(std::move(copy));
 }

@@ -3,7 +3,7 @@
 // ReplicaRepair makes copies anew after a member was lost (FINE-PRINT 17): the first live owner of
 // each slot copies the blocks whose entry named that member and that some node still has, to the
 // owners that lack them, within the pool's byte rate. Blocks short of copies by eviction are left
-// alone.
+// alone. A copy that fails is tried again a second later, kMaxAttempts times in all.
 //
 // Owned by PoolNode; any thread; work runs on the background executor and on links. One batch is
 // under way at a time. Bound: at most kMaxJobs entries wait; more are counted as lost to repair.
@@ -47,12 +47,18 @@ class ReplicaRepair {
 
  private:
   static constexpr std::size_t kMaxJobs = std::size_t{1} << 20U;
-  static constexpr std::size_t kBatchBlocks = 64;
+  static constexpr std::size_t kBatchBlocks = 16;  // they pass through transient memory
   static constexpr std::chrono::seconds kCallDeadline{5};
+  static constexpr std::chrono::seconds kRetryAfter{1};
+  static constexpr int kMaxAttempts = 5;
 
-  struct Wanted {
+  struct Job {
     KeyId id;
     SlotIndex slot = 0;
+    int attempts = 0;
+  };
+  struct Wanted {
+    Job job;
     std::vector<NodeIndex> holders;  // that are up
     std::vector<NodeIndex> targets;
   };
@@ -61,19 +67,22 @@ class ReplicaRepair {
   struct Source;
 
   // What of a job still has to be done; false when nothing.
-  bool Plan(const PoolRouting& routing, const Directory::Listing& job, Wanted* wanted)
-      EXCLUDES(mu_);
+  bool Plan(const PoolRouting& routing, const Job& job, Wanted* wanted) EXCLUDES(mu_);
+  std::vector<Job> NextJobs() EXCLUDES(mu_);
   void CopyFromHere(Wanted wanted);
   void CopyFrom(NodeIndex holder, Batch batch);
   void OnLeased(const std::shared_ptr<Source>& source, const LeaseReply& reply);
   void OnFetched(const std::shared_ptr<Source>& source, Result<FetchResult> result);
   Reservation PlaceFor(const Source& source, BlockHeader header);
   void Spread(PinnedBlock block, const Wanted& wanted);
+  void Retry(Job job) EXCLUDES(mu_);
   void EndPart() EXCLUDES(mu_);
 
   const Environment environment_;
   mutable Mutex mu_;
-  std::deque<Directory::Listing> jobs_ GUARDED_BY(mu_);
+  std::deque<Job> jobs_ GUARDED_BY(mu_);
+  std::deque<Job> retries_ GUARDED_BY(mu_);
+  Clock::TimePoint retry_at_ GUARDED_BY(mu_){};
   std::size_t parts_ GUARDED_BY(mu_) = 0;  // of the batch under way
   ByteRate rate_ GUARDED_BY(mu_);
   std::uint32_t replicas_ GUARDED_BY(mu_) = 1;
