@@ -10,6 +10,20 @@
 #include "http/listener_options.h"
 
 namespace kvfabric {
+namespace {
+
+// cpp-httplib's view of BoundedTasks.
+class TaskQueue final : public httplib::TaskQueue {
+ public:
+  TaskQueue(std::size_t threads, std::size_t max_waiting) : tasks_(threads, max_waiting) {}
+  void enqueue(std::function<void()> task) override { tasks_.Enqueue(std::move(task)); }
+  void shutdown() override { tasks_.Shutdown(); }
+
+ private:
+  BoundedTasks tasks_;
+};
+
+}  // namespace
 
 struct HttpServer::State {
   httplib::Server server;
@@ -48,7 +62,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
   const auto listening = std::make_shared<std::promise<void>>();
   server.new_task_queue = [listening, threads = options.threads,
                            max_waiting = options.max_waiting]() -> httplib::TaskQueue* {
-    auto tasks = std::make_unique<BoundedTasks>(threads, max_waiting);
+    auto tasks = std::make_unique<TaskQueue>(threads, max_waiting);
     listening->set_value();
     return tasks.release();  // cpp-httplib deletes it
   };

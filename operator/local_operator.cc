@@ -20,6 +20,7 @@
 #include "operator/kube/object_store.h"
 #include "operator/kube/token_file.h"
 #include "operator/specs/crd_schema.h"
+#include "operator/specs/printer_table.h"
 
 namespace kvfabric {
 namespace {
@@ -96,6 +97,9 @@ Status LocalOperator::Parts::StartServers(const std::map<std::string, std::strin
   kube::EmbeddedApiServer::Options server;
   server.port = flags.listen.port;
   server.tokens = tokens;
+  server.table = [](kube::Kind kind, const kube::ObjectList& list) {
+    return PrinterTable(kind, list, Clock::System().UnixMicros());
+  };
   KVF_ASSIGN_OR_RETURN(api_server, kube::EmbeddedApiServer::Start(*api, std::move(server)));
   HttpServer::Options options;
   options.host = flags.metrics.host;

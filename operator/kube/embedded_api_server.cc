@@ -30,6 +30,17 @@ constexpr int kKeepAliveSeconds = 1;  // an idle connection holds a thread
 constexpr const char* kJson = "application/json";
 constexpr std::string_view kBearer = "Bearer ";
 
+// cpp-httplib's view of BoundedTasks.
+class TaskQueue final : public httplib::TaskQueue {
+ public:
+  TaskQueue(std::size_t threads, std::size_t max_waiting) : tasks_(threads, max_waiting) {}
+  void enqueue(std::function<void()> task) override { tasks_.Enqueue(std::move(task)); }
+  void shutdown() override { tasks_.Shutdown(); }
+
+ private:
+  BoundedTasks tasks_;
+};
+
 // Takes as long for a wrong token as for the right one.
 bool SameSecret(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
@@ -154,6 +165,7 @@ class Handler {
         if (matches) kept.push_back(std::move(object));
       }
       list.items = std::move(kept);
+      if (WantsTable(request)) return options_.table(path.kind, list);
       return ListBody(path.kind, list);
     }
     if (request.method == "POST") {
@@ -168,6 +180,9 @@ class Handler {
     const ObjectName name{path.ns, path.name};
     if (request.method == "GET") {
       KVF_ASSIGN_OR_RETURN(const ObjectPtr object, api_.Get(path.kind, name));
+      if (WantsTable(request)) {
+        return options_.table(path.kind, {object->meta.resource_version, {object}});
+      }
       return object->json;
     }
     if (request.method == "PUT") {
@@ -183,6 +198,11 @@ class Handler {
     }
     return Unimplemented(request.method + " " + request.path +
                          ": not served by a local fabric yet");
+  }
+
+  bool WantsTable(const httplib::Request& request) const {
+    return options_.table != nullptr &&
+           request.get_header_value("Accept").find("as=Table") != std::string::npos;
   }
 
   KubeClient& api_;  // borrowed
@@ -238,7 +258,7 @@ Result<std::unique_ptr<EmbeddedApiServer>> EmbeddedApiServer::Start(KubeClient& 
   server.Patch(".*", serve);
   const auto listening = std::make_shared<std::promise<void>>();
   server.new_task_queue = [listening]() -> httplib::TaskQueue* {
-    auto tasks = std::make_unique<BoundedTasks>(kThreads, kMaxWaiting);
+    auto tasks = std::make_unique<TaskQueue>(kThreads, kMaxWaiting);
     listening->set_value();
     return tasks.release();  // cpp-httplib deletes it
   };

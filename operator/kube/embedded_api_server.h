@@ -9,6 +9,7 @@
 // token of a tenant 403.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,8 @@ class EmbeddedApiServer {
     std::uint16_t port = 0;                     // 0 = any; 127.0.0.1 only
     std::map<std::string, std::string> tokens;  // tenant -> token; must hold `admin`
     std::string version = "v0.1.0";
+    // Objects as kubectl's table; null = it prints names only. Called on the server's threads.
+    std::function<std::string(Kind, const ObjectList&)> table;
   };
 
   // UNAVAILABLE: the port is in use; says which.

@@ -8,6 +8,7 @@
 #include "operator/specs/cluster_objects.h"
 #include "operator/specs/crd_schema.h"
 #include "operator/specs/pool_spec.h"
+#include "operator/specs/printer_table.h"
 #include "operator/specs/quantity.h"
 #include "operator/specs/shard_map_object.h"
 #include "placement/sticky_quota.h"
@@ -229,6 +230,27 @@ TEST(ShardMapObject, RefusesATableThatIsNotItsOwn) {
   json[at + 1] = json[at + 1] == 'A' ? 'C' : 'A';
   const auto map = DecodeShardMap(*kube::ParseObject(Kind::kShardMap, json));
   EXPECT_FALSE(map.ok());
+}
+
+TEST(PrinterTable, ShowsTheColumnsOfTheCrd) {
+  constexpr std::int64_t kNow = 1'795'000'300'000'000;
+  const auto object = std::make_shared<const Object>(PoolObject(
+      "apiVersion: kvfabric.io/v1alpha1\nkind: KVCachePool\n"
+      "metadata: {namespace: default, name: p, creationTimestamp: \"2026-11-18T11:06:40Z\"}\n"
+      "spec: {}\n"
+      "status: {conditions: [{type: Progressing, status: \"False\"}, {type: Ready, status: "
+      "\"True\", message: all serve}], members: {ready: 3}, tiers: [{name: d, used: 12%}]}\n"));
+  const std::string table = PrinterTable(Kind::kPool, {5, {object}}, kNow);
+  EXPECT_NE(table.find(R"("cells":["p","True",3,null,"12%",null,null,"5m","all serve"])"),
+            std::string::npos)
+      << table;
+  EXPECT_NE(table.find(R"("name":"Ready")"), std::string::npos);
+  const auto node = std::make_shared<const Object>(*kube::ParseObject(
+      Kind::kNode, R"({"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}})"));
+  EXPECT_NE(PrinterTable(Kind::kNode, {5, {node}}, kNow).find(R"("cells":["n","<unknown>"])"),
+            std::string::npos);
+  EXPECT_EQ(FormatAge(119), "119s");
+  EXPECT_EQ(FormatAge(3 * 86'400), "3d");
 }
 
 TEST(ClusterObjects, ReadsNodes) {
