@@ -49,6 +49,21 @@ TEST_F(ClientFailover, LeavesAStoppedAgentOverTcpToo) {
   first.Thaw();
 }
 
+// The answer to a PING may queue behind many blocks.
+TEST_F(ClientFailover, StaysWithAnAgentAsLongAsAnythingComes) {
+  ScriptedAgent agent(AgentOptions());
+  const auto client = Connected({agent.tcp_endpoint()});
+  agent.On(FrameOp::kPing, [](const std::shared_ptr<ScriptedAgent::Exchange>&) {});
+  const auto until = std::chrono::steady_clock::now() + Ms(2'500);
+  while (std::chrono::steady_clock::now() < until) {
+    EXPECT_TRUE(client->Stat(Long()).ok());
+    Rest(Ms(50));
+  }
+  EXPECT_EQ(client->counters().connects, 1U);
+  // Without any, it is given up.
+  EXPECT_TRUE(Eventually([&] { return agent.received(FrameOp::kHello) >= 2; }, Scaled(2'000)));
+}
+
 TEST_F(ClientFailover, SkipsStoppedAgentsAndBlackholesOnItsWay) {
   const Blackhole blackhole;
   ScriptedAgent first(AgentOptions("a.sock"));

@@ -160,7 +160,7 @@ NamedAnswers FramesOutOfPlace() {
        [](const Exchange& e) {
          FrameHeader header = ReplyTo(e->header);
          header.op = FrameOp::kStat;
-         e->WriteRaw(FrameBytes(header, {}));
+         e->WriteRaw(FrameBytes(header, wire::Encode(wire::LookupReply{2, {}, 9, 1, 2})));
        }},
       {"a second answer to HELLO",
        [](const Exchange& e) {
@@ -269,6 +269,29 @@ TEST_F(ClientFault, BrokenAnswersToAGetOverTcpAreMisses) {
                       e->WriteRaw(frame.substr(0, frame.size() - 100));
                     }});
   Check(FrameOp::kGet, false, faults);
+}
+
+// The budget ends when the answer's header is there and its payload is not.
+TEST_F(ClientFault, HalfAnAnswerIsGivenBackWhenTheRestComesLate) {
+  ScriptedAgent agent(AgentOptions());
+  const auto client = Connected({agent.tcp_endpoint()});
+  const Chain chain = Keys(1);
+  wire::GetReply reply = OneEntry(Inline(500));
+  reply.lease_id = 42;
+  Exchange asked;
+  std::string frame;
+  agent.On(FrameOp::kGet, [&](const Exchange& exchange) {
+    asked = exchange;
+    frame = FrameBytes(ReplyTo(exchange->header), wire::Encode(reply), std::string(500, 'p'));
+    exchange->WriteRaw(frame.substr(0, frame.size() - 100));
+  });
+  EXPECT_FALSE(client->Get({}, chain, 0, 1, {}, Scaled(50)).blocks[0]);
+  EXPECT_EQ(client->counters().missed_deadline, 1U);
+  EXPECT_EQ(agent.received(FrameOp::kRelease), 0U);
+  asked->WriteRaw(frame.substr(frame.size() - 100));
+  EXPECT_TRUE(Eventually([&] { return agent.received(FrameOp::kRelease) == 1; }));
+  EXPECT_EQ(client->counters().connects, 1U);
+  agent.On(FrameOp::kGet, nullptr);
 }
 
 TEST_F(ClientFault, AnswersThatComeTwiceEndTheSession) {

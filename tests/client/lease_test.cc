@@ -168,6 +168,32 @@ TEST_F(ClientStaging, IsNotWrittenAgainWhileAnUnansweredPutMayReadIt) {
   EXPECT_EQ(ReadAll(*client, {}, slow, content.size())[0], content);
 }
 
+// An agent that was stopped in the middle of a PUT, given up, and goes on.
+TEST_F(ClientStaging, IsNotWrittenAgainWhenItsSessionWasLost) {
+  ScriptedAgent agent(AgentOptions());
+  const auto client = Connected({agent.unix_endpoint()});
+  agent.Hold(FrameOp::kPut);
+  const Chain slow = Keys(1, "slow-");
+  const std::string content = Content(std::size_t{3} << 20U, 77);
+  EXPECT_EQ(client->Put(slow, 0, Blocks({content}), {}, Scaled(20)).status[0], PutResult::kDropped);
+  const auto others = Contents(1, std::size_t{3} << 20U);
+  std::atomic<int> waiting{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      ++waiting;
+      client->Put(Keys(1, "waits-"), 0, Blocks(others), {}, Long());
+    });
+  }
+  EXPECT_TRUE(Eventually([&] { return waiting == 3; }));
+  Rest(Scaled(100));  // into the wait for the memory
+  agent.CloseConnections();
+  for (std::thread& thread : threads) thread.join();
+  agent.AnswerHeld();  // copies
+  EXPECT_TRUE(Eventually([&] { return LookupAll(*client, slow).hits == 1; }));
+  EXPECT_EQ(ReadAll(*client, {}, slow, content.size())[0], content);
+}
+
 TEST_F(ClientStaging, IsOverWithItsSession) {
   auto agent = std::make_unique<ScriptedAgent>(AgentOptions());
   const auto client = Connected({agent->unix_endpoint()});
