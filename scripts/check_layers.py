@@ -40,7 +40,7 @@ ALLOWED = {
     "bench": None,  # any public header
     "tests": None,
 }
-HEAVY = re.compile(r'#include\s+[<"]((grpcpp|grpc|google/protobuf|kvfabric/v1|nlohmann|spdlog|CLI|'
+HEAVY = re.compile(r'#include\s+[<"]((grpcpp|grpc|google/protobuf|kvfabric/v1|nlohmann(?!/json_fwd)|spdlog|CLI|'
                    r'httplib|yaml-cpp|prometheus|curl|openssl)[/.][^>"]*)[>"]')
 GENERATED = re.compile(r'^\s*#\s*include\s+[<"]kvfabric/v1/', re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
