@@ -87,7 +87,9 @@ class PlannerChurn : public ::testing::TestWithParam<ChurnCase> {
     ASSERT_NO_FATAL_FAILURE(CheckMoves(before, plan));
     moved_ += plan.byte_moves;
     fewest_ += LowerBound(before, pool_.map);
-    if (remaining_ == 0) ASSERT_NO_FATAL_FAILURE(CheckBalance());
+    if (remaining_ == 0) {
+      ASSERT_NO_FATAL_FAILURE(CheckBalance());
+    }
   }
 
   void CheckSurvivors(const ShardMap& before, const ShardMap& after) {
