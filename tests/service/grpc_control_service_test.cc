@@ -18,21 +18,20 @@ using ::testing::HasSubstr;
 class RecordingPort final : public ControlPlanePort {
  public:
   PeerIdentity identity() const override { return {"node-0", "uid-0", 77}; }
-  Status ApplyPools(std::uint64_t term, std::vector<PoolSpecForAgent> pools) override {
+  Status ApplyPools(std::uint64_t, std::vector<PoolSpecForAgent> pools) override {
     const std::lock_guard<std::mutex> lock(mu_);
-    pools_term = term;
     pools_ = std::move(pools);
     return Status::Ok();
   }
   Status ApplyMap(std::string_view pool_uid, std::string_view shard_map) override {
     const std::lock_guard<std::mutex> lock(mu_);
     if (shard_map == "old") return FailedPrecondition("pool: map epoch 3 is older than 4");
-    maps.emplace_back(std::string(pool_uid) + "=" + std::string(shard_map));
+    maps_.emplace_back(std::string(pool_uid) + "=" + std::string(shard_map));
     return Status::Ok();
   }
   Status StartDrain(std::uint64_t, std::chrono::seconds deadline) override {
     const std::lock_guard<std::mutex> lock(mu_);
-    drain_s = deadline.count();
+    drain_s_ = deadline.count();
     return Status::Ok();
   }
   Status StopDrain(std::uint64_t) override { return Status::Ok(); }
@@ -54,13 +53,20 @@ class RecordingPort final : public ControlPlanePort {
     return pools_;
   }
 
-  std::uint64_t pools_term = 0;
-  std::vector<std::string> maps;
-  long drain_s = 0;
+  std::vector<std::string> maps() const {
+    const std::lock_guard<std::mutex> lock(mu_);
+    return maps_;
+  }
+  std::int64_t drain_s() const {
+    const std::lock_guard<std::mutex> lock(mu_);
+    return drain_s_;
+  }
 
  private:
   mutable std::mutex mu_;
   std::vector<PoolSpecForAgent> pools_;
+  std::vector<std::string> maps_;
+  std::int64_t drain_s_ = 0;
 };
 
 struct Agent {
@@ -201,10 +207,10 @@ TEST(GrpcControlService, AppliesOrdersInTheOrderOfTheStream) {
     EXPECT_EQ(up->refused(), "");
   } while (!up->has_pong());
   EXPECT_EQ(up->pong().sequence(), 42U);
-  ASSERT_EQ(agent.port.maps.size(), 20U);
+  ASSERT_EQ(agent.port.maps().size(), 20U);
   for (int i = 0; i < 20; ++i)
-    EXPECT_EQ(agent.port.maps[static_cast<std::size_t>(i)], "p1=" + std::to_string(i));
-  EXPECT_EQ(agent.port.drain_s, 30);
+    EXPECT_EQ(agent.port.maps()[static_cast<std::size_t>(i)], "p1=" + std::to_string(i));
+  EXPECT_EQ(agent.port.drain_s(), 30);
   const auto pools = agent.port.pools();
   ASSERT_EQ(pools.size(), 1U);
   EXPECT_EQ(pools[0].replicas, 2U);
@@ -235,7 +241,7 @@ TEST(GrpcControlService, RefusesOldTermsAndEpochsAndGoesOn) {
   up = op.Next();
   ASSERT_TRUE(up);
   EXPECT_EQ(up->refused(), "");
-  EXPECT_EQ(agent.port.maps, (std::vector<std::string>{"p1=new"}));
+  EXPECT_EQ(agent.port.maps(), (std::vector<std::string>{"p1=new"}));
 }
 
 TEST(GrpcControlService, EndsTheOldLeadersStreamWhenANewOneComes) {
@@ -268,7 +274,7 @@ TEST(GrpcControlService, RefusesWhatIsNoOperator) {
   down.mutable_hello()->set_version(9);
   other_version.Send(down);
   EXPECT_EQ(other_version.End().error_code(), grpc::StatusCode::UNIMPLEMENTED);
-  EXPECT_TRUE(agent.port.maps.empty());
+  EXPECT_TRUE(agent.port.maps().empty());
 }
 
 TEST(GrpcControlService, StopsWithAnOpenStream) {
