@@ -22,14 +22,17 @@ void Announcer::Append(Event event) {
   if (poke) Poke();
 }
 
-void Announcer::OnCommitted(const BlockHeader& header, BlockOrigin /*origin*/) {
-  Append({header.id, header.slot, true});
+void Announcer::OnCommitted(const BlockHeader& header, BlockOrigin origin) {
+  const bool handed_over = origin == BlockOrigin::kSpill || origin == BlockOrigin::kDrain;
+  Append({header.id, header.slot, true, handed_over});
 }
 
-void Announcer::OnRemoved(const BlockHeader& header) { Append({header.id, header.slot, false}); }
+void Announcer::OnRemoved(const BlockHeader& header) {
+  Append({header.id, header.slot, false, false});
+}
 
 void Announcer::Correct(const std::vector<KeyId>& ids) {
-  for (const KeyId& id : ids) Append({id, kAllOwners, false});
+  for (const KeyId& id : ids) Append({id, kAllOwners, false, false});
 }
 
 void Announcer::Poke() {
@@ -118,7 +121,7 @@ void Announcer::ReannounceGained(Channel& channel) {
   const std::vector<SlotIndex> gained = std::exchange(channel.gained, {});
   if (channel.wants_snapshot && !channel.snapshot_active) return;
   for (const BlockHeader& header : engine_->Snapshot(gained)) {
-    Backlog(channel, {header.id, header.slot, true});
+    Backlog(channel, {header.id, header.slot, true, header.spilled_in});
   }
 }
 
@@ -152,6 +155,7 @@ void Announcer::FillFromBacklog(Channel& channel, AnnounceRequest& request) {
     if (at + 1 < events.size() && events[at + 1].id == event.id) continue;
     if (event.added) {
       request.added.push_back({event.id, event.slot});
+      if (event.handed_over) channel.handed_over.insert(event.id);
     } else {
       request.removed.push_back(event.id);
     }
@@ -168,12 +172,14 @@ AnnounceRequest Announcer::MakeMessage(NodeIndex owner, Channel& channel) {
     channel.backlog.clear();
     channel.gained.clear();
     channel.snapshot.clear();
+    channel.handed_over.clear();
     channel.snapshot_sent = 0;
     channel.snapshot_active = true;
     const std::vector<SlotIndex> slots = routing_->SlotsOf(owner);
     if (!slots.empty()) {
       for (const BlockHeader& header : engine_->Snapshot(slots)) {
         channel.snapshot.push_back({header.id, header.slot});
+        if (header.spilled_in) channel.handed_over.insert(header.id);
       }
     }
     environment_.snapshots->Add();
@@ -249,6 +255,7 @@ void Announcer::Send(Outgoing outgoing) {
 
 void Announcer::OnReply(NodeIndex owner, std::uint64_t sequence, Result<AnnounceReply> reply) {
   bool more = false;
+  std::unordered_set<KeyId, KeyIdHash> handed_over;
   {
     MutexLock lock(flush_mu_);
     const auto found = channels_.find(owner);
@@ -258,6 +265,12 @@ void Announcer::OnReply(NodeIndex owner, std::uint64_t sequence, Result<Announce
     channel.in_flight = false;
     if (reply.ok()) {
       channel.unacknowledged.reset();
+      // A snapshot goes out in several messages and its ids are known from the start.
+      if (channel.snapshot_active) {
+        handed_over = channel.handed_over;
+      } else {
+        handed_over.swap(channel.handed_over);
+      }
       if (reply->resync) {
         channel.snapshot_active = false;
         channel.wants_snapshot = true;
@@ -270,7 +283,11 @@ void Announcer::OnReply(NodeIndex owner, std::uint64_t sequence, Result<Announce
     if (reply.status().code() == StatusCode::kAborted) environment_.on_stale_epoch(owner);
     return;
   }
-  for (const KeyId& id : reply->has_other_holder) engine_->SetHasOtherHolder(id, true);
+  for (const KeyId& id : reply->has_other_holder) {
+    // What was handed over here is the only copy, though the owner still lists the giver: taken
+    // for a duplicate it would be evicted before colder blocks.
+    if (!handed_over.contains(id)) engine_->SetHasOtherHolder(id, true);
+  }
   if (more) Poke();
 }
 
