@@ -285,10 +285,14 @@ TEST_F(ClientFault, HalfAnAnswerIsGivenBackWhenTheRestComesLate) {
     frame = FrameBytes(ReplyTo(exchange->header), wire::Encode(reply), std::string(500, 'p'));
     exchange->WriteRaw(frame.substr(0, frame.size() - 100));
   });
+  // An answered PING would land in the middle of the block.
+  agent.Hold(FrameOp::kPing);
   EXPECT_FALSE(client->Get({}, chain, 0, 1, {}, Scaled(50)).blocks[0]);
+  ASSERT_TRUE(Eventually([&] { return agent.received(FrameOp::kGet) == 1; }));
   EXPECT_EQ(client->counters().missed_deadline, 1U);
   EXPECT_EQ(agent.received(FrameOp::kRelease), 0U);
   asked->WriteRaw(frame.substr(frame.size() - 100));
+  agent.AnswerHeld();
   EXPECT_TRUE(Eventually([&] { return agent.received(FrameOp::kRelease) == 1; }));
   EXPECT_EQ(client->counters().connects, 1U);
   agent.On(FrameOp::kGet, nullptr);
