@@ -24,6 +24,7 @@ void Drainer::Start(Deadline deadline) {
     batches_ = 0;
     in_batches_ = 0;
     queue_.clear();
+    later_.clear();
     settled_.clear();
     NextRound();
     EndIfDone();
@@ -35,6 +36,7 @@ void Drainer::Stop() {
   report_.active = false;
   ++run_;
   queue_.clear();
+  later_.clear();
   settled_.clear();
 }
 
@@ -44,15 +46,25 @@ void Drainer::NextRound() {
   std::vector<BlockHeader> blocks = engine_->Snapshot({});
   std::ranges::stable_sort(blocks, std::greater<>(), &BlockHeader::last_touch_us);
   for (const BlockHeader& block : blocks) {
-    if (!settled_.contains(block.id)) queue_.push_back({block.id, block.length_bytes, 0, {}});
+    if (!settled_.contains(block.id)) queue_.push_back({block.id, block.length_bytes, 0, 0, {}});
   }
 }
 
 void Drainer::EndIfDone() {
-  if (!report_.active || !queue_.empty() || batches_ > 0) return;
+  if (!report_.active || !queue_.empty() || !later_.empty() || batches_ > 0) return;
   if (report_.done && engine_->Stats().puts == puts_seen_) return;
   NextRound();
   report_.done = queue_.empty();
+}
+
+void Drainer::Postpone(Item item) {
+  if (++item.rounds >= kMaxRounds) {
+    Drop(item);
+    return;
+  }
+  item.refused_by.clear();
+  later_at_ = environment_.context->clock->Now() + kLater;
+  later_.push_back(std::move(item));
 }
 
 void Drainer::Drop(const Item& item) {
@@ -105,7 +117,7 @@ void Drainer::FillBatch(Batch& batch, std::vector<Peer>& peers) {
     Item& item = queue_.front();
     Peer* best = BestFor(item, peers);
     if (best == nullptr) {
-      Drop(item);
+      Postpone(std::move(item));
       queue_.pop_front();
       continue;
     }
@@ -147,9 +159,12 @@ void Drainer::Pump() {
     run = run_;
     if (deadline_.Passed(*environment_.context->clock)) {
       for (const Item& item : queue_) Drop(item);
+      for (const Item& item : later_) Drop(item);
       queue_.clear();
+      later_.clear();
       report_.done = report_.done || batches_ == 0;
     } else if (!peers.empty()) {  // none up: until the deadline one may come
+      if (queue_.empty() && environment_.context->clock->Now() >= later_at_) queue_.swap(later_);
       NoteSent(peers);
       batches = NextBatches(peers);
       EndIfDone();
@@ -217,7 +232,7 @@ void Drainer::OnPushed(std::uint64_t run, const std::vector<Item>& items, NodeIn
 DrainReport Drainer::Progress() const {
   MutexLock lock(mu_);
   DrainReport report = report_;
-  report.remaining_blocks = queue_.size() + in_batches_;
+  report.remaining_blocks = queue_.size() + later_.size() + in_batches_;
   return report;
 }
 

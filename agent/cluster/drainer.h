@@ -48,12 +48,15 @@ class Drainer {
   static constexpr std::uint64_t kBatchBytes = std::uint64_t{8} << 20U;
   static constexpr std::size_t kMaxBatches = 4;
   static constexpr int kMaxFailures = 3;
+  static constexpr int kMaxRounds = 3;
+  static constexpr std::chrono::milliseconds kLater{300};  // what peers say is news by then
   static constexpr std::chrono::seconds kPushDeadline{10};
 
   struct Item {
     KeyId id;
     std::uint64_t bytes = 0;
     int failures = 0;
+    int rounds = 0;  // how often every peer refused it
     std::vector<NodeIndex> refused_by;
   };
   struct Peer {
@@ -80,6 +83,8 @@ class Drainer {
   void NextRound() REQUIRES(mu_);
   std::vector<Batch> NextBatches(std::vector<Peer>& peers) REQUIRES(mu_);
   void FillBatch(Batch& batch, std::vector<Peer>& peers) REQUIRES(mu_);
+  // No peer takes it now: later once more, or never.
+  void Postpone(Item item) REQUIRES(mu_);
   void Drop(const Item& item) REQUIRES(mu_);
   // Done when nothing is left, until more comes in.
   void EndIfDone() REQUIRES(mu_);
@@ -96,6 +101,8 @@ class Drainer {
   Deadline deadline_ GUARDED_BY(mu_);
   std::uint64_t run_ GUARDED_BY(mu_) = 0;  // counts starts: late answers of an earlier one
   std::deque<Item> queue_ GUARDED_BY(mu_);
+  std::deque<Item> later_ GUARDED_BY(mu_);
+  Clock::TimePoint later_at_ GUARDED_BY(mu_){};
   std::uint64_t puts_seen_ GUARDED_BY(mu_) = 0;                   // by the last round
   std::unordered_set<KeyId, KeyIdHash> settled_ GUARDED_BY(mu_);  // moved or dropped
   std::size_t batches_ GUARDED_BY(mu_) = 0;                       // under way

@@ -179,6 +179,17 @@ void PeerDesk::OnRelease(SessionId session, const std::vector<std::uint64_t>& le
   }
 }
 
+bool PeerDesk::OthersHaveRoom(const PoolNode& pool) const {
+  for (const auto& [node, link] : context_.peers->UpLinks()) {
+    const KeepaliveState state = link->peer_state();
+    if (state.draining) continue;
+    for (const PoolColdness& coldness : state.pools) {
+      if (coldness.pool_uid == pool.uid() && coldness.free_bytes > 0) return true;
+    }
+  }
+  return false;
+}
+
 Result<OfferReply> PeerDesk::OnOffer(SessionId /*session*/, const OfferRequest& request) {
   KVF_ASSIGN_OR_RETURN(const PoolRef pool, FindPool(request.pool_uid));
   if (request.ids.size() != request.lengths.size() || request.ids.size() != request.ages.size() ||
@@ -193,6 +204,8 @@ Result<OfferReply> PeerDesk::OnOffer(SessionId /*session*/, const OfferRequest& 
   }
   const std::chrono::microseconds own_coldest = pool->Coldness().coldest_age;
   const auto free_bytes = [&pool] { return pool->FreeBytes(); };
+  // What a draining node moves out pushes nothing out elsewhere while another peer has room.
+  const bool only_room = request.reason == OfferReason::kDrain && OthersHaveRoom(*pool);
   for (std::size_t at = 0; at < request.ids.size(); ++at) {
     if (pool->engine().Contains(request.ids[at])) {
       reply.answers.push_back(OfferAnswer::kHasIt);
@@ -202,7 +215,7 @@ Result<OfferReply> PeerDesk::OnOffer(SessionId /*session*/, const OfferRequest& 
     // out.
     const bool wanted = request.reason == OfferReason::kReplica ||
                         pool->promises().Take(request.lengths[at], free_bytes) ||
-                        request.ages[at] < own_coldest;
+                        (!only_room && request.ages[at] < own_coldest);
     reply.answers.push_back(wanted ? OfferAnswer::kPush : OfferAnswer::kNo);
   }
   return reply;

@@ -54,6 +54,7 @@ class PeerDesk final : public PeerHandler {
 
   Result<Session> Find(SessionId session) const EXCLUDES(mu_);
   Result<PoolRef> FindPool(const std::string& pool_uid) const;
+  bool OthersHaveRoom(const PoolNode& pool) const;
   // The peer's map is newer than ours: take it.
   void NoteEpoch(const PoolRef& pool, NodeIndex peer, std::uint64_t map_epoch) const;
 

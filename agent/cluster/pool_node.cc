@@ -187,14 +187,16 @@ void PoolNode::Tick() {
   announcer_.Poke();
   SweepIfDue();
   std::shared_ptr<Gate::Pass> pass = gate_.EnterShared();
-  if (!pass) return;
-  // Refused: 50 ms later.
-  static_cast<void>(context_.background->Submit([this, pass] {
+  // One at a time: a slow executor must not fill with ticks.
+  if (!pass || ticking_.exchange(true)) return;
+  const bool taken = context_.background->Submit([this, pass] {
     spiller_.Tick();
     replicator_.RetryOwed();
     repair_.Pump();
     drainer_.Pump();
-  }));
+    ticking_.store(false);
+  });
+  if (!taken) ticking_.store(false);  // 50 ms later
 }
 
 void PoolNode::Close() {

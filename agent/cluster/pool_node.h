@@ -7,6 +7,7 @@
 // gone is closed (blocks dropped, nothing new begins) and destroyed once nothing uses it. Order of
 // destruction: engine first, as it calls the announcer and the spiller.
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -110,6 +111,8 @@ class PoolNode {
   ReplicaRepair repair_;
   Spiller spiller_;
   Drainer drainer_;
+
+  std::atomic<bool> ticking_{false};  // a tick is queued or runs; guards no data
 
   Mutex sweep_mu_;
   Clock::TimePoint sweep_at_ GUARDED_BY(sweep_mu_);
