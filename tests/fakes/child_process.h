@@ -47,7 +47,10 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;  // would wait twice
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  void Signal(int signal) { ::kill(pid_, signal); }
+  void Signal(int signal) {
+    KVF_CHECK(pid_ > 0, "the child process was waited for: its number is somebody else's");
+    ::kill(pid_, signal);
+  }
   void WriteLine(const std::string& line) {
     const std::string bytes = line + "\n";
     KVF_CHECK(
