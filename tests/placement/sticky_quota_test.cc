@@ -166,6 +166,26 @@ TEST(StickyQuota, SeparatesOwnersWhenAZoneAppears) {
   EXPECT_EQ(Spread(Loads(pool.map, 0, 2)), 1U);  // 32,768 seats of 12
 }
 
+TEST(StickyQuota, SeparatesOwnersWhenZonesAreRenamed) {
+  for (const std::uint32_t replicas : {1U, 2U, 3U}) {
+    TestPool pool(replicas);
+    pool.AddMembers(12, 3);
+    pool.Plan();
+    for (std::size_t i = 0; i < 12; ++i) pool[i].member.zone = i < 4 ? "a" : i < 8 ? "b" : "c";
+    pool.input.balance_slots_max = 1'000;
+    std::uint32_t plans = 0;
+    PlanResult plan;
+    do {
+      plan = pool.Plan();
+      ASSERT_LE(plan.byte_moves, 1'000U);
+      ASSERT_LT(++plans, 60U);
+    } while (plan.misplaced_remaining > 0);
+    EXPECT_TRUE(plan.unsatisfied.empty());
+    ExpectZonesDifferEverywhere(pool.map);
+    EXPECT_LE(Spread(Loads(pool.map, 0, replicas)), 1U) << "nobody was above quota";
+  }
+}
+
 TEST(StickyQuota, LimitsMovesThatOnlyBalance) {
   TestPool pool(1);
   pool.AddMembers(3);
@@ -255,13 +275,38 @@ TEST(StickyQuota, HoldsASuspectMember) {
   const ShardMap before = pool.map;
   pool[3].member.state = MemberState::kSuspect;
   EXPECT_EQ(pool.Plan().moves.size(), 0U);
-  pool[1].member.state = MemberState::kLost;
-  pool.AddMembers(1);
+  const auto expect_held = [&] {
+    for (SlotIndex slot = 0; slot < kRedisSlots; ++slot) {
+      ASSERT_EQ(pool.map.Owners(slot)[0] == 3, before.Owners(slot)[0] == 3) << slot;
+    }
+  };
+  pool[1].member.state = MemberState::kLost;  // the others take its slots, the suspect does not
   pool.Plan();
-  for (SlotIndex slot = 0; slot < kRedisSlots; ++slot) {
-    // It neither gets bytes nor gives any up.
-    ASSERT_EQ(pool.map.Owners(slot)[0] == 3,
-              before.Owners(slot)[0] == 3 || (before.Owners(slot)[0] == 1 && false));
+  expect_held();
+  EXPECT_EQ(Loads(pool.map, 0, 1)[1], 0U);
+  pool.AddMembers(5);  // the others give slots away, the suspect does not
+  pool.Plan();
+  expect_held();
+  pool[3].member.state = MemberState::kActive;
+  pool.Plan();
+  EXPECT_LT(Loads(pool.map, 0, 1)[3], Loads(before, 0, 1)[3]);
+}
+
+TEST(StickyQuota, MovesOneOwnerOfASlotAtATime) {
+  for (const std::uint32_t replicas : {1U, 2U, 3U}) {
+    TestPool pool(replicas);
+    pool.AddMembers(4);
+    pool.Plan();
+    const ShardMap before = pool.map;
+    pool.AddMembers(12);  // three quarters of all seats must move, in several plans
+    const PlanResult plan = pool.Plan();
+    EXPECT_GT(plan.misplaced_remaining, 0U);
+    for (SlotIndex slot = 0; slot < kRedisSlots; ++slot) {
+      std::size_t stay = 0;
+      for (const MemberIndex owner : before.Owners(slot))
+        stay += pool.map.Owns(owner, slot) ? 1 : 0;
+      ASSERT_GE(stay, before.owners_per_slot - 1) << slot;
+    }
   }
 }
 
