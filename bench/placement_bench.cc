@@ -327,6 +327,7 @@ void MeasureTime(const std::vector<Contender>& contenders, const BenchOptions& o
 struct DirectoryFigures {
   double entries = 0;
   double lookups = 0;
+  double worst_pool_entries = 0;
 };
 
 DirectoryFigures MeasureTrace(const Planner& planner, const Trace& trace, std::size_t nodes,
@@ -342,7 +343,7 @@ DirectoryFigures MeasureTrace(const Planner& planner, const Trace& trace, std::s
     entries.push_back(load.EntriesMaxOverMean());
     lookups.push_back(load.LookupsMaxOverMean());
   }
-  return {Median(entries), Median(lookups)};
+  return {Median(entries), Median(lookups), *std::max_element(entries.begin(), entries.end())};
 }
 
 Status MeasureDirectory(const std::vector<Contender>& contenders, const BenchOptions& options,
@@ -380,8 +381,9 @@ Status MeasureDirectory(const std::vector<Contender>& contenders, const BenchOpt
         const bool first = &contender == &contenders.front();
         const DirectoryFigures figures =
             MeasureTrace(*contender.planner, trace, kDirectoryNodes[n], first ? pools : 1);
-        std::printf("   %s %6.3f (look-ups %.2f)", contender.name, figures.entries,
-                    figures.lookups);
+        std::printf("   %s %6.3f", contender.name, figures.entries);
+        if (first) std::printf(" (worst pool %.3f)", figures.worst_pool_entries);
+        std::printf(" (look-ups %.2f)", figures.lookups);
         if (!first) continue;
         worst[n].entries = std::max(worst[n].entries, figures.entries);
         worst[n].lookups = std::max(worst[n].lookups, figures.lookups);
