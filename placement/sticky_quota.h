@@ -9,8 +9,8 @@
 // give their lightest slots to members below; (6) the directory columns likewise; (7) first places
 // among byte owners are shared out. Steps 4 and 5 stay within the balance limit, step 3 does not.
 //
-// Stateless; any thread. Time and memory are linear in slots x owners: at 65,536 slots x 1,000 members
-// ~10 ms for a join or leave and ~25 ms from nothing.
+// Stateless; any thread. Time and memory are linear in slots x owners: at 65,536 slots x 1,000
+// members ~10 ms for a join or leave and ~25 ms from nothing.
 
 #include "placement/planner.h"
 
