@@ -205,6 +205,12 @@ Status ObjectStore::Write(Kind kind, const ObjectName& name, const std::string& 
                           bool* renamed) {
   *renamed = false;
   KVF_ASSIGN_OR_RETURN(const std::string yaml, JsonToYaml(json));
+  // A file that reads as another object, or not at all, would show at the next start only.
+  const Result<std::vector<std::string>> back = YamlToJson(yaml);
+  if (!back.ok() || back->size() != 1 || back->front() != json) {
+    return InvalidArgument("write " + name.ToString() +
+                           ": holds characters that a YAML file cannot: remove them");
+  }
   const std::filesystem::path path = PathOf(kind, name);
   KVF_RETURN_IF_ERROR(MakeDirectories(path.parent_path()));
   return ReplaceFile(path, yaml, renamed);

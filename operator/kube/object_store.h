@@ -49,7 +49,7 @@ class ObjectStore {
   // The next version, never given before.
   Result<std::uint64_t> NextRevision();
   // After an error the old object is still there, unless `*renamed`: then the new one is, but a
-  // power cut may still undo it.
+  // power cut may still undo it. INVALID_ARGUMENT: what a YAML file cannot hold to the letter.
   Status Write(Kind kind, const ObjectName& name, const std::string& json, bool* renamed);
   // As Write: with `*removed` the file is gone even if the call failed.
   Status Remove(Kind kind, const ObjectName& name, bool* removed);

@@ -1,6 +1,6 @@
 #pragma once
 
-// The tokens of a local fabric: lines `tenant token`, mode 0600 (FINE-PRINT 11).
+// The tokens of a local fabric: lines `tenant token`, mode 0600.
 
 #include <filesystem>
 #include <map>

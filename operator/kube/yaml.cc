@@ -1,12 +1,17 @@
 #include "operator/kube/yaml.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <utility>
 
 #include "operator/kube/json.h"
 #include "operator/kube/object.h"
@@ -15,6 +20,9 @@ namespace kvfabric::kube {
 namespace {
 
 constexpr std::size_t kMaxValues = 100'000;
+// YAML readers take no longer key without a `?` before it; the standard says 1024 characters.
+constexpr std::size_t kMaxKeyBytes = 512;
+constexpr std::size_t kMaxDocuments = 1'000;
 
 bool IsOneOf(std::string_view text, std::initializer_list<std::string_view> words) {
   return std::find(words.begin(), words.end(), text) != words.end();
@@ -75,61 +83,146 @@ Json PlainScalar(const std::string& text) {
   return text;
 }
 
-class Reader {
+[[noreturn]] void Refuse(const YAML::Mark& mark, const std::string& why) {
+  throw YAML::RepresentationException(mark, why);
+}
+
+// A scalar by its tag: "?" = plain, "!" = quoted, others were written.
+Json TypedScalar(const YAML::Mark& mark, const std::string& tag, const std::string& text) {
+  if (tag == "?" || tag.empty()) return PlainScalar(text);
+  if (tag == "!" || tag == "tag:yaml.org,2002:str") return text;
+  const Json plain = PlainScalar(text);
+  const bool fits = (tag == "tag:yaml.org,2002:int" && plain.is_number_integer()) ||
+                    (tag == "tag:yaml.org,2002:bool" && plain.is_boolean()) ||
+                    (tag == "tag:yaml.org,2002:float" && plain.is_number()) ||
+                    (tag == "tag:yaml.org,2002:null" && plain.is_null());
+  if (!fits) Refuse(mark, "unknown tag " + tag);
+  return plain;
+}
+
+// Builds the JSON of one document from the parser's events, under limits. Fails by exception, as
+// the parser itself does; YamlToJson catches both.
+class Builder final : public YAML::EventHandler {
  public:
-  // Fails by exception, which YamlToJson catches: yaml-cpp does so itself.
-  Json Convert(const YAML::Node& node, std::size_t depth) {
-    if (depth > kMaxJsonDepth) throw YAML::RepresentationException(node.Mark(), "nested too deep");
-    if (++values_ > kMaxValues) throw YAML::RepresentationException(node.Mark(), "too many values");
-    switch (node.Type()) {
-      case YAML::NodeType::Undefined:
-      case YAML::NodeType::Null:
-        return nullptr;
-      case YAML::NodeType::Scalar:
-        return ConvertScalar(node);
-      case YAML::NodeType::Sequence: {
-        Json out = Json::array();
-        for (const YAML::Node& item : node) out.push_back(Convert(item, depth + 1));
-        return out;
-      }
-      case YAML::NodeType::Map:
-        return ConvertMap(node, depth);
-    }
-    return nullptr;
+  const Json& root() const { return root_; }
+  int start() const { return start_; }
+
+  void OnDocumentStart(const YAML::Mark& mark) override { start_ = mark.pos; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    if (ExpectsKey()) Refuse(mark, "a key must be a plain word");
+    Add(mark, nullptr, {1, 0}, anchor);
   }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    const auto it = anchors_.find(anchor);
+    if (it == anchors_.end()) Refuse(mark, "an alias inside what it stands for");
+    if (ExpectsKey()) Refuse(mark, "a key must be a plain word");
+    Add(mark, it->second.value, it->second.size, YAML::NullAnchor);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    if (ExpectsKey()) {
+      Frame& map = stack_.back();
+      if (map.value.contains(text)) Refuse(mark, "key \"" + text + "\" stands twice");
+      map.key = text;
+      Count(mark, {1, text.size()});
+    } else {
+      Add(mark, TypedScalar(mark, tag, text), {1, text.size()}, anchor);
+    }
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value /*style*/) override {
+    Open(mark, Json::array(), anchor);
+  }
+  void OnSequenceEnd() override { Close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value /*style*/) override {
+    Open(mark, Json::object(), anchor);
+  }
+  void OnMapEnd() override { Close(); }
 
  private:
-  static Json ConvertScalar(const YAML::Node& node) {
-    // "?" = plain; "!" = quoted; others are written tags.
-    const std::string& tag = node.Tag();
-    if (tag == "?" || tag.empty()) return PlainScalar(node.Scalar());
-    if (tag == "!" || tag == "tag:yaml.org,2002:str") return node.Scalar();
-    const Json plain = PlainScalar(node.Scalar());
-    const bool fits = (tag == "tag:yaml.org,2002:int" && plain.is_number_integer()) ||
-                      (tag == "tag:yaml.org,2002:bool" && plain.is_boolean()) ||
-                      (tag == "tag:yaml.org,2002:float" && plain.is_number()) ||
-                      (tag == "tag:yaml.org,2002:null" && plain.is_null());
-    if (!fits) throw YAML::RepresentationException(node.Mark(), "unknown tag " + tag);
-    return plain;
+  struct Size {
+    std::size_t values = 0;
+    std::size_t bytes = 0;
+  };
+  struct Frame {
+    YAML::Mark mark;
+    Json value;
+    YAML::anchor_t anchor = YAML::NullAnchor;
+    std::optional<std::string> key;  // of the member to come
+    Size before;                     // the totals when it was opened
+  };
+  struct Anchored {
+    Json value;
+    Size size;
+  };
+
+  bool ExpectsKey() const {
+    return !stack_.empty() && stack_.back().value.is_object() && !stack_.back().key.has_value();
   }
 
-  Json ConvertMap(const YAML::Node& node, std::size_t depth) {
-    Json out = Json::object();
-    for (const auto& entry : node) {
-      if (!entry.first.IsScalar()) {
-        throw YAML::RepresentationException(entry.first.Mark(), "a key must be a plain word");
-      }
-      const std::string& key = entry.first.Scalar();
-      if (out.contains(key)) {
-        throw YAML::RepresentationException(entry.first.Mark(), "key \"" + key + "\" stands twice");
-      }
-      out[key] = Convert(entry.second, depth + 1);
+  // Aliases count as what they stand for, so that a few lines cannot become a flood.
+  void Count(const YAML::Mark& mark, const Size& size) {
+    total_.values += size.values;
+    total_.bytes += size.bytes;
+    if (total_.values > kMaxValues) Refuse(mark, "too many values");
+    if (total_.bytes > kMaxObjectBytes) Refuse(mark, "too long");
+  }
+
+  void Add(const YAML::Mark& mark, Json value, const Size& size, YAML::anchor_t anchor) {
+    Count(mark, size);
+    if (anchor != YAML::NullAnchor) anchors_[anchor] = {value, size};
+    Attach(std::move(value));
+  }
+
+  void Attach(Json value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+    } else if (stack_.back().value.is_array()) {
+      stack_.back().value.push_back(std::move(value));
+    } else {
+      stack_.back().value[*stack_.back().key] = std::move(value);
+      stack_.back().key.reset();
     }
-    return out;
   }
 
-  std::size_t values_ = 0;
+  void Open(const YAML::Mark& mark, Json empty, YAML::anchor_t anchor) {
+    if (ExpectsKey()) Refuse(mark, "a key must be a plain word");
+    if (stack_.size() >= kMaxJsonDepth) Refuse(mark, "nested too deep");
+    Frame frame{mark, std::move(empty), anchor, std::nullopt, total_};
+    Count(mark, {1, 0});
+    stack_.push_back(std::move(frame));
+  }
+
+  void Close() {
+    Frame frame = std::move(stack_.back());
+    stack_.pop_back();
+    if (frame.anchor != YAML::NullAnchor) {
+      const Size size{total_.values - frame.before.values, total_.bytes - frame.before.bytes};
+      anchors_[frame.anchor] = {frame.value, size};
+      Count(frame.mark, size);  // the copy is memory too
+    }
+    Attach(std::move(frame.value));
+  }
+
+  Json root_;
+  int start_ = -1;
+  Size total_;
+  std::vector<Frame> stack_;
+  std::map<YAML::anchor_t, Anchored> anchors_;
 };
+
+// What is written must be readable again.
+bool HasLongKey(const Json& value) {
+  if (!value.is_structured()) return false;
+  if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) {
+      if (key.size() > kMaxKeyBytes) return true;
+    }
+  }
+  return std::any_of(value.begin(), value.end(), HasLongKey);
+}
 
 void Emit(YAML::Emitter& out, const Json& value) {
   switch (value.type()) {
@@ -150,7 +243,10 @@ void Emit(YAML::Emitter& out, const Json& value) {
       return;
     case Json::value_t::string: {
       const auto& text = value.get_ref<const std::string&>();
-      if (!PlainScalar(text).is_string()) out << YAML::DoubleQuoted;
+      // The emitter writes a carriage return as it is, and its reader takes it for a line's end.
+      const bool control = std::any_of(text.begin(), text.end(),
+                                       [](char c) { return static_cast<unsigned char>(c) < 0x20; });
+      if (control || !PlainScalar(text).is_string()) out << YAML::DoubleQuoted;
       out << text;
       return;
     }
@@ -172,10 +268,19 @@ Result<std::vector<std::string>> YamlToJson(std::string_view yaml) {
   }
   std::vector<std::string> out;
   try {
-    Reader reader;
-    for (const YAML::Node& document : YAML::LoadAll(std::string(yaml))) {
-      const Json json = reader.Convert(document, 1);
-      if (!json.is_null()) out.push_back(DumpJson(json));
+    std::istringstream stream{std::string(yaml)};
+    YAML::Parser parser(stream);
+    int last = -1;
+    for (std::size_t documents = 0;; ++documents) {
+      Builder builder;
+      if (!parser.HandleNextDocument(builder)) break;
+      // On some garbage the parser gives empty documents at one place for ever.
+      if (builder.start() <= last || documents >= kMaxDocuments) {
+        return InvalidArgument("yaml: character " + std::to_string(builder.start()) +
+                               ": text that belongs to no document, or too many documents");
+      }
+      last = builder.start();
+      if (!builder.root().is_null()) out.push_back(DumpJson(builder.root()));
     }
   } catch (const YAML::Exception& e) {
     return InvalidArgument("yaml: line " + std::to_string(e.mark.line + 1) + ", column " +
@@ -188,6 +293,10 @@ Result<std::vector<std::string>> YamlToJson(std::string_view yaml) {
 
 Result<std::string> JsonToYaml(std::string_view json) {
   KVF_ASSIGN_OR_RETURN(const Json value, ParseJson(json));
+  if (HasLongKey(value)) {
+    return InvalidArgument("yaml: write: a key is too long (limit " + std::to_string(kMaxKeyBytes) +
+                           " bytes)");
+  }
   YAML::Emitter out;
   out.SetIndent(2);
   out.SetNullFormat(YAML::LowerNull);

@@ -13,9 +13,11 @@
 namespace kvfabric::kube {
 
 // JSON text of each document; empty documents are left out. INVALID_ARGUMENT names the line.
-// Bounded: kMaxObjectBytes of text, kMaxJsonDepth levels, 100,000 values after aliases.
+// Bounded: kMaxObjectBytes of text before and after aliases, kMaxJsonDepth levels, 100,000 values
+// and 1,000 documents.
 Result<std::vector<std::string>> YamlToJson(std::string_view yaml);
-// Block style, two spaces; strings that would read as another type are quoted.
+// Block style, two spaces; strings that would read as another type are quoted. INVALID_ARGUMENT for
+// a key over 512 bytes, which could not be read back.
 Result<std::string> JsonToYaml(std::string_view json);
 
 }  // namespace kvfabric::kube

@@ -233,6 +233,22 @@ TEST_F(EmbeddedKubeApiTest, UnreadableFileIsNamedAndNothingStarts) {
   EXPECT_NE(api.status().message().find("nodes/n.yaml"), std::string::npos);
 }
 
+TEST_F(EmbeddedKubeApiTest, WhatAFileCannotHoldIsRefused) {
+  auto api = Open();
+  EXPECT_EQ(
+      api->Create(Kind::kConfigMap, ConfigMapJson("a", "\\u0001\xEF\xBF\xBF")).status().code(),
+      StatusCode::kInvalidArgument)
+      << "U+FFFF";
+  const std::string long_key = R"(,"annotations":{")" + std::string(2000, 'k') + R"(":"v"})";
+  EXPECT_FALSE(api->Create(Kind::kConfigMap, ConfigMapJson("b", "1", long_key)).ok());
+  EXPECT_TRUE(api->Create(Kind::kConfigMap, ConfigMapJson("c", "\xF0\x9F\x98\x80 \\n: #")).ok());
+  const std::string json = (*api->Get(Kind::kConfigMap, {"default", "c"}))->json;
+  api.reset();
+  api = Open();
+  EXPECT_EQ((*api->Get(Kind::kConfigMap, {"default", "c"}))->json, json);
+  EXPECT_EQ(api->List(Kind::kConfigMap, "")->items.size(), 1U);
+}
+
 TEST_F(EmbeddedKubeApiTest, FailedWriteLeavesTheOldObject) {
   std::string fail_at;
   EmbeddedKubeApi::Options options;

@@ -59,17 +59,43 @@ TEST(Yaml, BoundsDepthAndAliases) {
   EXPECT_FALSE(YamlToJson(std::string(kMaxObjectBytes + 1, ' ')).ok());
 }
 
+TEST(Yaml, CopiesAliasesAndBoundsTheirBytes) {
+  EXPECT_EQ(Json("a: &x {b: [1, 2]}\nc: *x\nd: &y text\ne: *y\n"),
+            R"({"a":{"b":[1,2]},"c":{"b":[1,2]},"d":"text","e":"text"})");
+  EXPECT_FALSE(YamlToJson("a: &x [*x]\n").ok());
+  std::string flood = "a: &x " + std::string(10'000, 'y') + "\nb: [";
+  for (int i = 0; i < 1000; ++i) flood += "*x, ";
+  EXPECT_FALSE(YamlToJson(flood + "*x]\n").ok());
+}
+
+// The parser's own loop over documents never ends on such texts and takes all memory.
+TEST(Yaml, EndsOnGarbageBetweenDocuments) {
+  for (const char* text : {"a: 1\n]\n", "a: 1\n---\nb: 1\n}\n", "]", "}\n---\n"}) {
+    const auto documents = YamlToJson(text);
+    EXPECT_EQ(documents.status().code(), StatusCode::kInvalidArgument) << text;
+  }
+  std::string many;
+  for (int i = 0; i < 2000; ++i) many += "---\na: 1\n";
+  EXPECT_FALSE(YamlToJson(many).ok());
+}
+
 TEST(Yaml, WritesWhatItReads) {
   const std::string json =
       R"({"a":"yes","b":"12","c":12,"d":"true","e":true,"f":null,"g":"null","h":"","i":[],)"
       R"("j":{},"k":"a: b # c","l":"line\nbreak","m":1.5,"n":"0x10","o":"~","p":" lead","q":"-",)"
-      R"("r":["- x",{"s":"*t"}],"u":"\u0001\u007fé","12":"key"})";
+      R"("r":["- x",{"s":"*t"}],"u":"\u0001\u007fé","v":"a\r","w":"\t","x":"a\n\nb\r\n","12":"key"})";
   const auto yaml = JsonToYaml(json);
   ASSERT_TRUE(yaml.ok()) << yaml.status().ToString();
   const auto back = YamlToJson(*yaml);
   ASSERT_TRUE(back.ok()) << back.status().ToString() << *yaml;
   const auto canonical = YamlToJson(json);
   EXPECT_EQ(back->front(), canonical->front()) << *yaml;
+}
+
+TEST(Yaml, RefusesToWriteKeysItCouldNotRead) {
+  const std::string longest(512, 'k');
+  EXPECT_TRUE(YamlToJson(*JsonToYaml(R"({")" + longest + R"(":1})")).ok());
+  EXPECT_FALSE(JsonToYaml(R"({"a":[{")" + longest + R"(k":1}]})").ok());
 }
 
 }  // namespace
