@@ -23,8 +23,7 @@ void Announcer::Append(Event event) {
 }
 
 void Announcer::OnCommitted(const BlockHeader& header, BlockOrigin origin) {
-  const bool handed_over = origin == BlockOrigin::kSpill || origin == BlockOrigin::kDrain;
-  Append({header.id, header.slot, true, handed_over});
+  Append({header.id, header.slot, true, origin == BlockOrigin::kPut});
 }
 
 void Announcer::OnRemoved(const BlockHeader& header) {
@@ -121,7 +120,7 @@ void Announcer::ReannounceGained(Channel& channel) {
   const std::vector<SlotIndex> gained = std::exchange(channel.gained, {});
   if (channel.wants_snapshot && !channel.snapshot_active) return;
   for (const BlockHeader& header : engine_->Snapshot(gained)) {
-    Backlog(channel, {header.id, header.slot, true, header.spilled_in});
+    Backlog(channel, {header.id, header.slot, true, false});
   }
 }
 
@@ -155,7 +154,7 @@ void Announcer::FillFromBacklog(Channel& channel, AnnounceRequest& request) {
     if (at + 1 < events.size() && events[at + 1].id == event.id) continue;
     if (event.added) {
       request.added.push_back({event.id, event.slot});
-      if (event.handed_over) channel.handed_over.insert(event.id);
+      if (event.fresh_put && routing_->map().replicas == 1) channel.heeded.insert(event.id);
     } else {
       request.removed.push_back(event.id);
     }
@@ -172,14 +171,13 @@ AnnounceRequest Announcer::MakeMessage(NodeIndex owner, Channel& channel) {
     channel.backlog.clear();
     channel.gained.clear();
     channel.snapshot.clear();
-    channel.handed_over.clear();
+    channel.heeded.clear();
     channel.snapshot_sent = 0;
     channel.snapshot_active = true;
     const std::vector<SlotIndex> slots = routing_->SlotsOf(owner);
     if (!slots.empty()) {
       for (const BlockHeader& header : engine_->Snapshot(slots)) {
         channel.snapshot.push_back({header.id, header.slot});
-        if (header.spilled_in) channel.handed_over.insert(header.id);
       }
     }
     environment_.snapshots->Add();
@@ -255,7 +253,7 @@ void Announcer::Send(Outgoing outgoing) {
 
 void Announcer::OnReply(NodeIndex owner, std::uint64_t sequence, Result<AnnounceReply> reply) {
   bool more = false;
-  std::unordered_set<KeyId, KeyIdHash> handed_over;
+  std::unordered_set<KeyId, KeyIdHash> heeded;
   {
     MutexLock lock(flush_mu_);
     const auto found = channels_.find(owner);
@@ -265,12 +263,7 @@ void Announcer::OnReply(NodeIndex owner, std::uint64_t sequence, Result<Announce
     channel.in_flight = false;
     if (reply.ok()) {
       channel.unacknowledged.reset();
-      // A snapshot goes out in several messages and its ids are known from the start.
-      if (channel.snapshot_active) {
-        handed_over = channel.handed_over;
-      } else {
-        handed_over.swap(channel.handed_over);
-      }
+      heeded.swap(channel.heeded);
       if (reply->resync) {
         channel.snapshot_active = false;
         channel.wants_snapshot = true;
@@ -283,10 +276,13 @@ void Announcer::OnReply(NodeIndex owner, std::uint64_t sequence, Result<Announce
     if (reply.status().code() == StatusCode::kAborted) environment_.on_stale_epoch(owner);
     return;
   }
+  // Exactly one holder of a block should take its copy for the one to keep; a mark at all of them
+  // would have it evicted everywhere before colder blocks. Copies that were fetched or pushed are
+  // marked as they come; so what is left to learn is that somebody put the same block elsewhere.
+  // Not what came by spill or drain, whose giver the owner may still list; nor, with replicas, what
+  // our own copies made known.
   for (const KeyId& id : reply->has_other_holder) {
-    // What was handed over here is the only copy, though the owner still lists the giver: taken
-    // for a duplicate it would be evicted before colder blocks.
-    if (!handed_over.contains(id)) engine_->SetHasOtherHolder(id, true);
+    if (heeded.contains(id)) engine_->SetHasOtherHolder(id, true);
   }
   if (more) Poke();
 }

@@ -81,7 +81,7 @@ class Announcer final : public BlockObserver {
     KeyId id;
     std::uint32_t slot = 0;  // kAllOwners: a correction
     bool added = false;
-    bool handed_over = false;
+    bool fresh_put = false;
   };
   // What one owner was told. Kept while that node may still run the epoch we spoke to.
   struct Channel {
@@ -93,8 +93,8 @@ class Announcer final : public BlockObserver {
     std::vector<SlotIndex> gained;
     std::deque<Event> backlog;
     std::optional<AnnounceRequest> unacknowledged;
-    // Of its ids those that another node gave away: the owner may not know yet that it did.
-    std::unordered_set<KeyId, KeyIdHash> handed_over;
+    // Of its ids those for which the owner's word that another node has them counts, see OnReply.
+    std::unordered_set<KeyId, KeyIdHash> heeded;
     std::vector<DirectoryEntry> snapshot;  // being sent
     std::size_t snapshot_sent = 0;
     bool snapshot_active = false;

@@ -179,18 +179,22 @@ void PeerDesk::OnRelease(SessionId session, const std::vector<std::uint64_t>& le
   }
 }
 
-bool PeerDesk::OthersHaveRoom(const PoolNode& pool) const {
+bool PeerDesk::OthersHaveRoom(const PoolNode& pool, const OfferRequest& request,
+                              NodeIndex sender) const {
+  std::uint64_t bytes = 0;
+  for (const std::uint64_t length : request.lengths) bytes += length;
   for (const auto& [node, link] : context_.peers->UpLinks()) {
     const KeepaliveState state = link->peer_state();
-    if (state.draining) continue;
+    if (state.draining || node == sender) continue;
     for (const PoolColdness& coldness : state.pools) {
-      if (coldness.pool_uid == pool.uid() && coldness.free_bytes > 0) return true;
+      if (coldness.pool_uid == pool.uid() && coldness.free_bytes >= bytes) return true;
     }
   }
   return false;
 }
 
-Result<OfferReply> PeerDesk::OnOffer(SessionId /*session*/, const OfferRequest& request) {
+Result<OfferReply> PeerDesk::OnOffer(SessionId session, const OfferRequest& request) {
+  KVF_ASSIGN_OR_RETURN(const Session from, Find(session));
   KVF_ASSIGN_OR_RETURN(const PoolRef pool, FindPool(request.pool_uid));
   if (request.ids.size() != request.lengths.size() || request.ids.size() != request.ages.size() ||
       request.ids.size() > kMaxIdsPerMessage) {
@@ -204,18 +208,20 @@ Result<OfferReply> PeerDesk::OnOffer(SessionId /*session*/, const OfferRequest& 
   }
   const std::chrono::microseconds own_coldest = pool->Coldness().coldest_age;
   const auto free_bytes = [&pool] { return pool->FreeBytes(); };
-  // What a draining node moves out pushes nothing out elsewhere while another peer has room.
-  const bool only_room = request.reason == OfferReason::kDrain && OthersHaveRoom(*pool);
+  // What moves to save it pushes nothing out here while another peer has room: the sender's view of
+  // who has is up to a keepalive old.
+  const bool only_room =
+      request.reason != OfferReason::kReplica && OthersHaveRoom(*pool, request, from.node);
   for (std::size_t at = 0; at < request.ids.size(); ++at) {
     if (pool->engine().Contains(request.ids[at])) {
       reply.answers.push_back(OfferAnswer::kHasIt);
       continue;
     }
-    // Replicas are owed to the writer. Anything else must fit, or be warmer than what it pushes
-    // out.
+    // Replicas are owed to the writer. Anything else must fit, or be clearly warmer than what it
+    // pushes out: blocks of one age would take each other's place and all be called moved.
     const bool wanted = request.reason == OfferReason::kReplica ||
                         pool->promises().Take(request.lengths[at], free_bytes) ||
-                        (!only_room && request.ages[at] < own_coldest);
+                        (!only_room && request.ages[at] + own_coldest / 10 < own_coldest);
     reply.answers.push_back(wanted ? OfferAnswer::kPush : OfferAnswer::kNo);
   }
   return reply;

@@ -54,7 +54,8 @@ class PeerDesk final : public PeerHandler {
 
   Result<Session> Find(SessionId session) const EXCLUDES(mu_);
   Result<PoolRef> FindPool(const std::string& pool_uid) const;
-  bool OthersHaveRoom(const PoolNode& pool) const;
+  // A peer but the sender said that all of the offer fits there.
+  bool OthersHaveRoom(const PoolNode& pool, const OfferRequest& request, NodeIndex sender) const;
   // The peer's map is newer than ours: take it.
   void NoteEpoch(const PoolRef& pool, NodeIndex peer, std::uint64_t map_epoch) const;
 

@@ -1,6 +1,6 @@
 #include "agent/cluster/spiller.h"
 
-#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "agent/policy/spill_rule.h"
@@ -55,8 +55,11 @@ void Spiller::Tick() {
     }
   }
   for (const auto& [node, coldness] : seen) {
-    peers_[node].coldest_touch = coldness.first;
-    peers_[node].free_bytes = coldness.second;
+    Peer& peer = peers_[node];
+    peer.coldest_touch = coldness.first;
+    // The same figure again is the same keepalive: what was sent since is not in it.
+    if (peer.reported_bytes != coldness.second) peer.sent_bytes = 0;
+    peer.reported_bytes = coldness.second;
   }
 }
 
@@ -68,12 +71,12 @@ std::optional<NodeIndex> Spiller::ChoosePeer(const BlockHeader& header) {
     nodes.push_back(node);
     if (!peer.coldest_touch) {
       coldest.emplace_back();
-    } else if (peer.free_bytes >= header.length_bytes) {
+    } else if (peer.free_bytes() >= header.length_bytes) {
       // Among those with room the emptiest: not all to the first.
       coldest.emplace_back(
           kColdestOfAll -
           IdleTime(static_cast<std::int64_t>(
-              UINT32_MAX - std::min<std::uint64_t>(peer.free_bytes >> 10U, UINT32_MAX))));
+              UINT32_MAX - std::min<std::uint64_t>(peer.free_bytes() >> 10U, UINT32_MAX))));
     } else {
       coldest.emplace_back(IdleSince(*peer.coldest_touch, now));
     }
@@ -85,23 +88,30 @@ std::optional<NodeIndex> Spiller::ChoosePeer(const BlockHeader& header) {
   return nodes[*chosen];
 }
 
+bool Spiller::Enqueue(Waiting waiting, NodeIndex* node) {
+  const BlockHeader& header = waiting.block.header();
+  const std::optional<NodeIndex> chosen = ChoosePeer(header);
+  if (!chosen) return false;
+  const std::uint64_t bytes = header.length_bytes;
+  if (queued_bytes_ + bytes > max_queued_bytes_) {
+    environment_.metrics->spill_dropped.Add();
+    return false;
+  }
+  queued_bytes_ += bytes;
+  Peer& peer = peers_[*chosen];
+  peer.sent_bytes += bytes;
+  peer.queue.push_back(std::move(waiting));
+  *node = *chosen;
+  return true;
+}
+
 bool Spiller::Take(PinnedBlock block) {
-  const BlockHeader& header = block.header();
-  if (header.spilled_in || header.has_other_holder) return false;
+  if (block.header().spilled_in || block.header().has_other_holder) return false;
   NodeIndex node = kNoNode;
   {
     MutexLock lock(mu_);
-    const std::optional<NodeIndex> chosen = ChoosePeer(header);
-    if (!chosen) return false;
-    if (queued_bytes_ + header.length_bytes > max_queued_bytes_) {
-      environment_.metrics->spill_dropped.Add();
-      return false;
-    }
-    node = *chosen;
-    queued_bytes_ += header.length_bytes;
-    Peer& peer = peers_[node];
-    peer.free_bytes -= std::min(peer.free_bytes, header.length_bytes);
-    peer.queue.push_back({std::move(block), environment_.context->clock->Now() + kDeadline});
+    const Clock::TimePoint until = environment_.context->clock->Now() + kDeadline;
+    if (!Enqueue({std::move(block), until, false}, &node)) return false;
   }
   environment_.metrics->spill_offered.Add();
   Post(node);
@@ -120,8 +130,8 @@ void Spiller::Pump(NodeIndex node) {
   std::shared_ptr<Gate::Pass> pass = environment_.gate->EnterShared();
   if (!pass) return;
   PushCall::Args args;
+  auto batch = std::make_shared<Batch>();
   std::uint64_t bytes = 0;
-  Clock::TimePoint until{};
   {
     MutexLock lock(mu_);
     Peer& peer = peers_[node];
@@ -130,44 +140,54 @@ void Spiller::Pump(NodeIndex node) {
     while (!peer.queue.empty() && args.blocks.size() < kBatchBlocks && bytes < kBatchBytes) {
       Waiting& waiting = peer.queue.front();
       bytes += waiting.block.header().length_bytes;
-      until = waiting.until;  // of the newest: the others had their chance to go at once
-      args.blocks.push_back(std::move(waiting.block));
+      args.blocks.push_back(waiting.block);
+      batch->push_back(std::move(waiting));
       peer.queue.pop_front();
     }
   }
   args.pool_uid = pool_uid_;
   args.reason = OfferReason::kSpill;
   args.link = environment_.context->peers->Link(node);
-  args.deadline = Deadline::At(until);
+  args.deadline = Deadline::At(batch->back().until);  // the older ones could have gone at once
   PushCall::Start(*environment_.context->clock, std::move(args),
-                  [this, pass, node, bytes](const std::vector<PushOutcome>& outcomes) {
-                    OnPushed(node, bytes, outcomes);
+                  [this, pass, node, batch](const std::vector<PushOutcome>& outcomes) {
+                    OnPushed(node, std::move(*batch), outcomes);
                   });
 }
 
-void Spiller::OnPushed(NodeIndex node, std::uint64_t bytes,
-                       const std::vector<PushOutcome>& outcomes) {
+void Spiller::OnPushed(NodeIndex node, Batch batch, const std::vector<PushOutcome>& outcomes) {
+  std::vector<NodeIndex> pump;
   std::size_t taken = 0;
-  std::size_t refused = 0;
-  for (const PushOutcome outcome : outcomes) {
-    taken += Holds(outcome) ? 1U : 0U;
-    refused += outcome == PushOutcome::kRefused ? 1U : 0U;
-  }
-  environment_.metrics->spilled.Add(static_cast<double>(taken));
-  environment_.metrics->spill_dropped.Add(static_cast<double>(outcomes.size() - taken));
+  std::size_t again = 0;
   {
     MutexLock lock(mu_);
+    const Clock::TimePoint now = environment_.context->clock->Now();
     Peer& peer = peers_[node];
     peer.busy = false;
-    queued_bytes_ -= bytes;
-    // It is no colder than we are any more: nothing for it until it says otherwise.
-    if (refused > 0) {
+    for (const Waiting& waiting : batch) queued_bytes_ -= waiting.block.header().length_bytes;
+    const bool full = std::ranges::find(outcomes, PushOutcome::kRefused) != outcomes.end();
+    if (full) {
       peer.coldest_touch.reset();
-      peer.free_bytes = 0;
+      peer.sent_bytes = peer.reported_bytes;
     }
-    if (peer.queue.empty()) return;
+    for (std::size_t at = 0; at < batch.size(); ++at) {
+      taken += Holds(outcomes[at]) ? 1U : 0U;
+      Waiting& waiting = batch[at];
+      if (outcomes[at] != PushOutcome::kRefused || waiting.refused || now >= waiting.until)
+        continue;
+      NodeIndex other = kNoNode;
+      waiting.refused = true;
+      if (!Enqueue(std::move(waiting), &other)) continue;
+      ++again;
+      pump.push_back(other);
+    }
+    if (!peer.queue.empty()) pump.push_back(node);
   }
-  Post(node);
+  environment_.metrics->spilled.Add(static_cast<double>(taken));
+  environment_.metrics->spill_dropped.Add(static_cast<double>(outcomes.size() - taken - again));
+  std::ranges::sort(pump);
+  pump.erase(std::unique(pump.begin(), pump.end()), pump.end());
+  for (const NodeIndex next : pump) Post(next);
 }
 
 }  // namespace kvfabric

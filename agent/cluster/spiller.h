@@ -1,13 +1,15 @@
 #pragma once
 
 // Spiller hands leaves that the engine must evict to the peer whose coldest leaf is colder than
-// ours by the margin (FINE-PRINT 16), so that the nodes are one pool under any routing.
+// ours by a margin, so that the nodes are one pool under any routing.
 //
 // Owned by PoolNode, registered as the engine's SpillTarget. Take runs on the evictor's thread and
 // only queues; offers and pushes run on links. Bounds: bytes queued and under way <= a twentieth of
 // the tier; each block has 200 ms, then it is dropped and counted. One batch per peer is under way.
-// What peers said of their coldest leaves is read every 50 ms, not per block.
+// What peers said of their coldest leaves is read every 50 ms, not per block. A peer that refuses
+// is full after all: it gets nothing until it says otherwise, and the block goes to another, once.
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <optional>
@@ -49,18 +51,26 @@ class Spiller final : public SpillTarget {
   struct Waiting {
     PinnedBlock block;
     Clock::TimePoint until{};
+    bool refused = false;  // by one peer
   };
+  using Batch = std::vector<Waiting>;
   struct Peer {
     std::optional<Clock::TimePoint> coldest_touch;  // of its coldest leaf; unset: it gets nothing
-    std::uint64_t free_bytes = 0;                   // below its watermark, less what we queued
+    std::uint64_t reported_bytes = 0;               // free below its watermark, as it said last
+    std::uint64_t sent_bytes = 0;                   // queued and sent since it said so
+    std::uint64_t free_bytes() const {
+      return reported_bytes - std::min(reported_bytes, sent_bytes);
+    }
     std::deque<Waiting> queue;
     bool busy = false;
   };
 
   std::optional<NodeIndex> ChoosePeer(const BlockHeader& header) REQUIRES(mu_);
+  // False: no peer for it, or no room in the queue.
+  bool Enqueue(Waiting waiting, NodeIndex* node) REQUIRES(mu_);
   void Post(NodeIndex node);
   void Pump(NodeIndex node) EXCLUDES(mu_);
-  void OnPushed(NodeIndex node, std::uint64_t bytes, const std::vector<PushOutcome>& outcomes)
+  void OnPushed(NodeIndex node, Batch batch, const std::vector<PushOutcome>& outcomes)
       EXCLUDES(mu_);
 
   const std::string pool_uid_;

@@ -58,7 +58,10 @@ TEST(Spill, MakesTheNodesOnePoolWhenAllRequestsComeToOne) {
   // may be missing.
   const PoolMetrics& metrics = cluster.node("a").pool()->metrics();
   const auto dropped = static_cast<std::size_t>(metrics.spill_dropped.Value());
-  EXPECT_GE(hits + dropped, 1140U);
+  EXPECT_GE(hits + dropped, 1140U)
+      << "hits " << hits << ", offered " << metrics.spill_offered.Value() << ", spilled "
+      << metrics.spilled.Value() << ", dropped " << dropped << ", evicted "
+      << cluster.node("a").pool()->engine().Stats().evicted;
   EXPECT_GT(hits, 600U);  // alone the node holds 460
   EXPECT_GT(BlocksAt(cluster, "b"), 100U);
   EXPECT_GT(BlocksAt(cluster, "c"), 100U);
@@ -240,8 +243,11 @@ TEST(Drain, MovesEverythingWhenThereIsRoom) {
 TEST(Drain, MovesTheHottestAndCountsWhatNobodyTakes) {
   TestCluster cluster({.nodes = {"a", "b"}, .capacity_bytes = 64 * kTestBlockBytes});
   ASSERT_TRUE(cluster.Settle());
+  // Ages travel, so they are only as good as a message is fast: the three must lie further apart.
   cluster.Put("a", ChainRange("cold", 0, 25));
+  ASSERT_TRUE(cluster.Settle());
   cluster.Put("b", ChainRange("b", 0, 40));
+  ASSERT_TRUE(cluster.Settle());
   cluster.Put("a", ChainRange("hot", 0, 25));
   ASSERT_TRUE(cluster.Settle());
   ASSERT_TRUE(cluster.fabric("a").StartDrain(1, std::chrono::seconds(20)).ok());
@@ -249,7 +255,7 @@ TEST(Drain, MovesTheHottestAndCountsWhatNobodyTakes) {
                          std::chrono::seconds(10)));
   const DrainReport report = cluster.fabric("a").DrainProgress();
   EXPECT_EQ(report.moved_blocks + report.dropped_blocks, 50U);
-  EXPECT_GT(report.dropped_blocks, 0U);
+  EXPECT_GT(report.dropped_blocks, 0U) << "moved " << report.moved_blocks;
   ASSERT_TRUE(cluster.Settle());
   const auto hot = cluster.Lookup("b", ChainRange("hot", 0, 25));
   EXPECT_GE(hot->local, 15U);
