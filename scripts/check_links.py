@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fails on a relative link or a `path/in/backticks` of a Markdown page that leads nowhere.
+"""Fails on a relative link or a `path/in/backticks` of a Markdown page that leads nowhere, and on a
+test that tests/FIELD_BUGS.md names but nobody wrote.
 
 Example: scripts/check_links.py
 """
@@ -11,6 +12,24 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)]*)?\)")
 CODE_PATH = re.compile(r"`((?:[a-z0-9_.-]+/)+[A-Za-z0-9_.-]*)`")
+
+TEST = re.compile(r"^TEST(?:_F|_P)?\((\w+), (\w+)\)", re.M)
+NAMED_TEST = re.compile(r"`([A-Z]\w+)\.(\w+)`")
+
+
+def written_tests() -> set[tuple[str, str]]:
+    tests = set()
+    for source in (ROOT / "tests").rglob("*.cc"):
+        tests.update(TEST.findall(source.read_text(encoding="utf-8")))
+    for source in (ROOT / "e2e").glob("test_*.py"):
+        text = source.read_text(encoding="utf-8")
+        suite = ""
+        for kind, name in re.findall(r"^(class|    def) (\w+)", text, re.M):
+            if kind == "class":
+                suite = name
+            elif name.startswith("test_"):
+                tests.add((suite, name))
+    return tests
 
 
 def main() -> int:
@@ -35,6 +54,12 @@ def main() -> int:
             seen += 1
             if not (ROOT / target).exists() and not list(ROOT.glob(target + ".*")):
                 faults.append(f"{name}: {target} does not exist")
+    tests = written_tests()
+    for suite, name in NAMED_TEST.findall(
+            (ROOT / "tests" / "FIELD_BUGS.md").read_text(encoding="utf-8")):
+        seen += 1
+        if (suite, name) not in tests:
+            faults.append(f"tests/FIELD_BUGS.md: no test {suite}.{name}")
     for fault in faults:
         print(fault)
     print(f"links: {len(pages)} pages, {seen} links, {len(faults)} faults")
