@@ -1,7 +1,7 @@
 #pragma once
 
 // What a replay counts. Each client thread has a Tally of its own; they are merged at the end, or
-// copied under the thread's lock for the progress line. Definitions: FINE-PRINT 23, docs/replay.md.
+// copied under the thread's lock for the progress line. Definitions: docs/replay.md.
 // Times are seconds since the replay started unless the name says otherwise.
 
 #include <cstdint>

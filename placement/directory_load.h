@@ -5,7 +5,7 @@
 // A directory entry of a block lives at the owners of its run's slot; the first owner answers for
 // it. This counts, for each member, the entries (distinct blocks) and the look-ups (blocks asked
 // for, repeats included) of which it is first owner. Blocks are named by 64-bit ids that stand for
-// the block and all before it; the key is the id in 8 bytes big-endian (FINE-PRINT 23).
+// the block and all before it; the key is the id in 8 bytes big-endian.
 //
 // Owned by its caller; one thread. Memory: one hash-set entry per distinct block.
 

@@ -54,7 +54,7 @@ struct Member {
   MemberState state = MemberState::kActive;
 
   bool operator==(const Member&) const = default;
-  // FINE-PRINT 19: an agent is its node name and the UID in its state directory.
+  // An agent is its node name and the UID in its state directory.
   bool SameIdentity(const Member& other) const {
     return node_name == other.node_name && agent_uid == other.agent_uid;
   }

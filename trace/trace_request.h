@@ -21,7 +21,7 @@ struct TraceRequest {
   std::vector<std::uint64_t> block_ids;
 };
 
-// Blocks that are full: the only ones looked up and put (FINE-PRINT 23).
+// Blocks that are full: the only ones looked up and put.
 inline std::span<const std::uint64_t> FullBlocks(const TraceRequest& request,
                                                  std::uint32_t block_tokens) {
   const std::size_t full = request.input_length / block_tokens;

@@ -36,8 +36,8 @@ struct BlockHeader {
   std::string metadata;        // opaque to us, at most kMaxBlockMetadataBytes
   // Steady time of the holder that has it now; travels as an age.
   std::int64_t last_touch_us = 0;
-  bool spilled_in = false;        // once spilled, never spilled again (FINE-PRINT 16)
-  bool has_other_holder = false;  // goes before blocks without (FINE-PRINT 15)
+  bool spilled_in = false;        // once spilled, never spilled again
+  bool has_other_holder = false;  // goes before blocks without
 };
 
 // What a request names: keys [first, first + keys.size()) of a chain, or independent keys.

@@ -1,7 +1,7 @@
 #pragma once
 
 // ControlDesk applies what the control plane orders: pools and shard maps, fenced, kept on disk.
-// Also takes a peer's map when that is higher (FINE-PRINT 18), under the same fence.
+// Also takes a peer's map when that is higher, under the same fence.
 //
 // Owned by FabricNode; any thread; orders are serialised by one lock, held over the file writes (no
 // data-path call takes it).

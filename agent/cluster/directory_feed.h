@@ -4,7 +4,7 @@
 // boot epoch); a gap makes the holder send a snapshot, and what that does not list is dropped.
 //
 // Owned by PoolNode; any thread. One lock, held for one announcement's work; look-ups do not take
-// it. Rules (FINE-PRINT 18, 19): (1) a message of an older boot epoch is refused; a newer one drops
+// it. Rules: (1) a message of an older boot epoch is refused; a newer one drops
 // what the old one told; (2) an old sequence number is answered and ignored (a repeat); (3) after
 // a gap nothing but a snapshot's first message is taken; (4) during a snapshot the old entries
 // still count, at its end those not in it are gone.

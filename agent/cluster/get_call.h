@@ -3,7 +3,7 @@
 // GetCall: one Get under way. Blocks that the lease pins or that are here are answered as they are;
 // those leased at peers are fetched from all their holders at once, into transient memory, verified
 // on the way in, and hang on the same lease then. A block read from peers for the second time is
-// kept (FINE-PRINT 15). A holder that is lost, or the deadline, makes misses of what has not come.
+// kept. A holder that is lost, or the deadline, makes misses of what has not come.
 //
 // Keeps itself alive until it has completed, once, on any thread, by the deadline.
 

@@ -8,7 +8,7 @@
 // one. An owner that answers STALE_EPOCH makes us take its map and ask again, once. As an owner
 // without an entry we ask the previous one for 10 s after an epoch, and another owner for 10 s
 // after our own start: one hop. Positive answers for runs at depths 0-2 are kept for 1 s
-// (FINE-PRINT 13), at most kMaxCached of them.
+// at most kMaxCached of them.
 
 #include <functional>
 #include <memory>

@@ -1,7 +1,7 @@
 #pragma once
 
 // LookupCall: one Lookup under way. Pins what is here; asks the owners for holders of the rest (the
-// union per block, FINE-PRINT 13); leases at the best holders, once more elsewhere where one
+// union per block, not only a suffix); leases at the best holders, once more elsewhere where one
 // refused; grants one lease for all of it. Promises only what is pinned, here or at a holder.
 //
 // Keeps itself alive until it has completed, once, on any thread, by the deadline.

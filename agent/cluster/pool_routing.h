@@ -1,7 +1,7 @@
 #pragma once
 
 // PoolRouting: one pool's shard map as this node uses it, with the map before it for the hand-over
-// (FINE-PRINT 18: a new owner without an entry asks the previous one for 10 s after an epoch).
+// (a new owner without an entry asks the previous one for 10 s after an epoch).
 // Immutable, shared; RoutingCell publishes the current one. Any thread.
 
 #include <array>

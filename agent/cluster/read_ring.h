@@ -1,7 +1,7 @@
 #pragma once
 
 // ReadRing remembers the last 64 Ki blocks that this agent read from peers: one that is read again
-// is worth a local copy (FINE-PRINT 15). Owned by PoolNode; any thread. About 3 MiB when full.
+// is worth a local copy. Owned by PoolNode; any thread. About 3 MiB when full.
 
 #include <cstddef>
 #include <unordered_map>

@@ -1,6 +1,6 @@
 #pragma once
 
-// ReplicaRepair makes copies anew after a member was lost (FINE-PRINT 17): the first live owner of
+// ReplicaRepair makes copies anew after a member was lost: the first live owner of
 // each slot copies the blocks whose entry named that member and that some node still has, to the
 // owners that lack them, within the pool's byte rate. Blocks short of copies by eviction are left
 // alone. A copy that fails is tried again a second later, kMaxAttempts times in all.

@@ -1,7 +1,8 @@
 #pragma once
 
-// Which owners of a slot should get a copy of a block (FINE-PRINT 17). Pure but for asking whether
-// peers are up; any thread.
+// Which owners of a slot should get a copy of a block: those of the slot that are not the writer,
+// other failure domains first, until the pool's number of distinct holders is met. Pure but for
+// asking whether peers are up; any thread.
 
 #include <span>
 #include <vector>

@@ -9,7 +9,7 @@
 // expired lease is gone for Find and Renew at once, its pins at the next ExpireNow (the owner's
 // timer, every 250 ms or so).
 //
-// Bounds (FINE-PRINT 10): bytes pinned by one session in one pool <= 25 %, by all sessions <= 50 %
+// Bounds: bytes pinned by one session in one pool <= 25 %, by all sessions <= 50 %
 // of the pool's tier, each block counted once however many leases name it; pins by count besides.
 // Beyond them nothing is granted: the caller answers a miss with reason lease_budget.
 // Lock order: mu_ is a leaf; pins and companions are dropped after it is released, because their

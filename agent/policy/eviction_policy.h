@@ -56,7 +56,7 @@ struct Victim {
   bool has_other_holder = false;
   bool spilled_in = false;
 
-  // May be handed to a peer instead of dropped (FINE-PRINT 16).
+  // May be handed to a peer instead of dropped: once in its life, and only a sole copy.
   bool spillable() const { return !has_other_holder && !spilled_in; }
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-// The spill rule: to which peer a node hands a leaf it must evict (DESIGN 3, FINE-PRINT 16).
+// The spill rule: to which peer a node hands a leaf it must evict.
 // Pure functions; any thread. All times are idle times (now less last touch), which mean the same
 // on every node: the colder a leaf, the longer its idle time.
 

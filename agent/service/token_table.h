@@ -1,7 +1,7 @@
 #pragma once
 
 // TokenTable: which tenant a token stands for, from the file `tokens` of local mode: lines
-// `tenant token`, mode 0600 (FINE-PRINT 11). Owned by main, which calls ReloadIfChanged from a
+// `tenant token`, mode 0600. Owned by main, which calls ReloadIfChanged from a
 // timer; any thread may call. A file that became bad keeps the last good table.
 
 #include <sys/stat.h>

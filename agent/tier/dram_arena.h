@@ -1,7 +1,7 @@
 #pragma once
 
 // DramArena: the node's memory for blocks, shared by its pools, as memfds that each belong to one
-// tenant for their whole life (DESIGN 4; FINE-PRINT 5-7).
+// tenant for their whole life.
 //
 // Owned by main; any thread may call. Slots hold payload only, in steps of 256 bytes; a memfd has
 // one slot size at a time and may change it while empty; a block takes a larger slot only when

@@ -1,8 +1,8 @@
 #pragma once
 
 // The memory check before serving: does the machine, and the cgroup we are in, have what the
-// configured caps will take? Too little fails at start with the figures, never later (FINE-PRINT
-// 6). CheckMemory and the parsers are pure; ReadMemoryFigures reads /proc and /sys.
+// configured caps will take? Too little fails at start with the figures, never
+// later. CheckMemory and the parsers are pure; ReadMemoryFigures reads /proc and /sys.
 
 #include <cstdint>
 #include <optional>

@@ -3,7 +3,7 @@
 // AgentRegistry: which agents there are, who they are, and the streams to them. It dials every
 // running agent pod, settles identities, and hands down pools, maps and drains.
 //
-// On the control loop's thread. Identity (FINE-PRINT 19): one agent a node name. Another one at
+// On the control loop's thread. Identity: one agent a node name. Another one at
 // another address is refused while the first's stream lives, and while the first is silent for
 // less than the hold and its pod still exists; then the newcomer takes the name. The same agent
 // (same agentUID) may come back at another address as soon as its old stream has ended.
