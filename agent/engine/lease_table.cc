@@ -213,31 +213,31 @@ bool LeaseTable::TakePin(Session& session, const PinnedBlock& block) {
   if (!block || session.pins >= options_.max_pins_per_session || stats_.pins >= options_.max_pins) {
     return false;
   }
-  const KeyId& id = block.id();
+  const std::byte* const at = block.bytes().data();
   const std::uint64_t bytes = block.bytes().size();
   const Budget budget = BudgetOf(session, block);
   const std::uint64_t tier = budget.pool->tier_bytes;
-  const bool new_here = !session.pinned.Contains(id);
+  const bool new_here = !session.pinned.Contains(at);
   if (new_here && *budget.session_bytes + bytes > Percent(tier, options_.session_percent)) {
     return false;
   }
-  const bool new_at_all = new_here && !pinned_.Contains(id);
+  const bool new_at_all = new_here && !pinned_.Contains(at);
   if (new_at_all && budget.pool->pinned_bytes + bytes > Percent(tier, options_.total_percent)) {
     return false;
   }
-  if (session.pinned.Add(id)) *budget.session_bytes += bytes;
-  if (pinned_.Add(id)) budget.pool->pinned_bytes += bytes;
+  if (session.pinned.Add(at)) *budget.session_bytes += bytes;
+  if (pinned_.Add(at)) budget.pool->pinned_bytes += bytes;
   ++session.pins;
   ++stats_.pins;
   return true;
 }
 
 void LeaseTable::DropPin(Session& session, const PinnedBlock& block) {
-  const KeyId& id = block.id();
+  const std::byte* const at = block.bytes().data();
   const std::uint64_t bytes = block.bytes().size();
   const Budget budget = BudgetOf(session, block);
-  if (session.pinned.Remove(id)) *budget.session_bytes -= bytes;
-  if (pinned_.Remove(id)) budget.pool->pinned_bytes -= bytes;
+  if (session.pinned.Remove(at)) *budget.session_bytes -= bytes;
+  if (pinned_.Remove(at)) budget.pool->pinned_bytes -= bytes;
   --session.pins;
   --stats_.pins;
 }

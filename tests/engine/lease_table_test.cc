@@ -140,6 +140,26 @@ TEST(LeaseTable, CountsABlockOnceHoweverManyLeasesNameIt) {
   EXPECT_EQ(f.leases.stats().pinned_bytes, 0U);
 }
 
+// A block that was deleted while leased and put again with another size: both are in memory, and
+// the budgets get back what each of them took.
+TEST(LeaseTable, CountsABlockPutAgainByItsOwnSize) {
+  for (const auto& [first, second] : {std::pair{1'000U, 9'000U}, std::pair{9'000U, 1'000U}}) {
+    LeaseFixture f(100'000);
+    const auto session = f.leases.OpenSession();
+    std::vector<PinnedBlock> old(1, f.Block(0, first));
+    const auto old_lease = *f.leases.Grant(session, std::move(old));
+    ASSERT_TRUE(f.engine->Delete(f.Id(0)));
+    std::vector<PinnedBlock> fresh(1, f.Block(0, second));
+    const auto fresh_lease = *f.leases.Grant(session, std::move(fresh));
+    EXPECT_EQ(f.leases.stats().pinned_bytes, 10'000U);
+    f.leases.Release(session, old_lease);
+    EXPECT_EQ(f.leases.stats().pinned_bytes, second);
+    f.leases.Release(session, fresh_lease);
+    EXPECT_EQ(f.leases.stats().pinned_bytes, 0U);
+    EXPECT_EQ(f.leases.GrantPrefix(session, f.Blocks(1, 30)).granted, 25U);
+  }
+}
+
 TEST(LeaseTable, GrantsNothingOfAPoolItDoesNotKnow) {
   LeaseFixture f;
   f.leases.SetPoolBytes("pool", 0);
