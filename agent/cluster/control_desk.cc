@@ -44,7 +44,8 @@ Status ControlDesk::CheckTerm(std::uint64_t term) const {
 }
 
 // A pool UID that is new here starts a new sequence (a new operator with a store of its own), so
-// only a list that names known pools, or none at all, can be too old.
+// only a list that names known pools, or none at all, can be too old. Which operator may speak at
+// all is agent/service/control_fence.h's.
 Status ControlDesk::CheckPoolsFence(std::uint64_t term,
                                     const std::vector<PoolSpecForAgent>& pools) {
   if (term >= term_) return Status::Ok();

@@ -123,11 +123,13 @@ class Body : public std::enable_shared_from_this<Body> {
                              std::to_string(hello.heartbeat_ms()) + ")");
     }
     const std::weak_ptr<Body> weak = weak_from_this();
-    KVF_ASSIGN_OR_RETURN(
-        const ControlFence::Ticket ticket,
-        shared_->fence.Enter(in_.term(), hello.operator_id(), [weak](const Status& why) {
-          if (const auto self = weak.lock()) Finish(self->outbox_, why, false);
-        }));
+    KVF_ASSIGN_OR_RETURN(const ControlFence::Ticket ticket,
+                         shared_->fence.Enter({hello.lease_uid(), in_.term(), hello.operator_id()},
+                                              [weak](const Status& why) {
+                                                if (const auto self = weak.lock()) {
+                                                  Finish(self->outbox_, why, false);
+                                                }
+                                              }));
     MutexLock lock(mu_);
     if (done_) {
       shared_->fence.Leave(ticket);
@@ -135,7 +137,9 @@ class Body : public std::enable_shared_from_this<Body> {
     }
     ticket_ = ticket;
     ends_session_ = false;
-    LogInfo("operator connected", {{"operator", hello.operator_id()}, {"term", in_.term()}});
+    LogInfo(
+        "operator connected",
+        {{"operator", hello.operator_id()}, {"lease", hello.lease_uid()}, {"term", in_.term()}});
     return Status::Ok();
   }
 

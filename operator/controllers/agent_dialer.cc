@@ -94,6 +94,7 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
     v1::ControlHello* hello = hello_.emplace().mutable_hello();
     hello->set_version(kVersion);
     hello->set_operator_id(session_.operator_id);
+    hello->set_lease_uid(session_.lease_uid);
     hello->set_heartbeat_ms(static_cast<std::uint32_t>(session_.heartbeat.count()));
     this->StartRead(&in_);
     WriteNext();

@@ -130,6 +130,7 @@ class AgentDialer {
     std::uint64_t term = 0;  // goes with every message
     std::string operator_id;
     std::chrono::milliseconds heartbeat{1000};
+    std::string lease_uid;  // the Lease that `term` counts in
   };
   virtual ~AgentDialer() = default;
   // Never blocks: a target that does not answer closes the link.

@@ -19,9 +19,10 @@ AgentRegistry::AgentRegistry(AgentDialer& dialer, AgentMailbox& mailbox, const C
                              Options options)
     : dialer_(dialer), mailbox_(mailbox), clock_(clock), options_(std::move(options)) {}
 
-void AgentRegistry::StartTerm(std::uint64_t term) {
+void AgentRegistry::StartTerm(std::uint64_t term, const std::string& lease_uid) {
   StopTerm();
   term_ = term;
+  lease_uid_ = lease_uid;
   for (auto& [name, agent] : agents_) {
     agent.heard = false;
     agent.last_heard = clock_.Now();
@@ -104,8 +105,9 @@ void AgentRegistry::Dial(const kube::ObjectName& pod, Dialling* dialling) {
   link.bulk_port = facts.bulk_port;
   link.active = clock_.Now();
   dialling->link = id;
-  link.stream = dialer_.Dial(link.target, {*term_, options_.operator_id, options_.heartbeat},
-                             mailbox_.ListenerFor(id));
+  link.stream =
+      dialer_.Dial(link.target, {*term_, options_.operator_id, options_.heartbeat, lease_uid_},
+                   mailbox_.ListenerFor(id));
 }
 
 void AgentRegistry::Close(AgentLinkId id, const Status& why) {
@@ -186,6 +188,16 @@ void AgentRegistry::Introduce(AgentLinkId id, Link* link, const AgentIntroductio
   }
 }
 
+void AgentRegistry::NoteRefusal(const Link& link, const Status& why) {
+  const bool refused =
+      why.code() == StatusCode::kAlreadyExists || why.code() == StatusCode::kFailedPrecondition;
+  if (!link.node_name.empty() || !refused) return;
+  std::string& text = refused_[link.target.ToString()];
+  const std::string now = "agent at " + link.target.ToString() + ": " + why.message();
+  if (text != now) LogError("agent refuses this operator", {{"reason", now}});
+  text = now;
+}
+
 bool AgentRegistry::Handle(AgentLinkId id, AgentNews& news) {
   const auto it = links_.find(id);
   if (it == links_.end()) return false;  // closed by us meanwhile
@@ -210,7 +222,10 @@ bool AgentRegistry::Handle(AgentLinkId id, AgentNews& news) {
       objected_at_[node] = news.heard;
     }
   }
-  if (news.closed.has_value()) Close(id, *news.closed);
+  if (news.closed.has_value()) {
+    NoteRefusal(it->second, *news.closed);
+    Close(id, *news.closed);
+  }
   return true;
 }
 

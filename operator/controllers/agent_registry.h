@@ -51,8 +51,9 @@ class AgentRegistry {
 
   AgentRegistry(AgentDialer& dialer, AgentMailbox& mailbox, const Clock& clock, Options options);
 
-  // Leadership began: links of an earlier term are closed, nobody has been heard.
-  void StartTerm(std::uint64_t term);
+  // Leadership began: links of an earlier term are closed, nobody has been heard. `lease_uid`: the
+  // Lease that the term counts in.
+  void StartTerm(std::uint64_t term, const std::string& lease_uid);
   // Leadership ended: all links close.
   void StopTerm();
   // An agent the stored map names, before it has been heard.
@@ -75,7 +76,8 @@ class AgentRegistry {
   const std::map<std::string, NodeAgent>& agents() const { return agents_; }
   bool PodExists(const kube::ObjectName& pod) const { return pods_.count(pod) != 0; }
   bool HasPodOn(const std::string& node_name) const;
-  // Agents that were refused because their name is taken: texts for people, by node name.
+  // Agents that were refused because their name is taken, and agents that obey another operator:
+  // texts for people, by address.
   const std::map<std::string, std::string>& refused() const { return refused_; }
   // What agents refused of late, by node name.
   const std::map<std::string, std::string>& objections() const { return objections_; }
@@ -115,6 +117,8 @@ class AgentRegistry {
   // Empty: the newcomer may have the name.
   std::string ObjectionTo(const Link& link, const AgentIntroduction& introduction) const;
   bool Handle(AgentLinkId id, AgentNews& news);
+  // Tells people when `why` is the agent's refusal of the hello.
+  void NoteRefusal(const Link& link, const Status& why);
   Link* LinkOf(const std::string& node_name);
   bool ShowsPools(const AgentReport& report, const std::vector<AgentPoolConfig>& pools) const;
 
@@ -124,6 +128,7 @@ class AgentRegistry {
   const Options options_;
   std::chrono::milliseconds hold_{300'000};
   std::optional<std::uint64_t> term_;  // set while leading
+  std::string lease_uid_;              // of term_
   AgentLinkId next_link_ = 1;
   std::map<kube::ObjectName, AgentPodFacts> pods_;
   std::map<kube::ObjectName, Dialling> dialling_;

@@ -121,6 +121,7 @@ void ControlLoop::SetIdentityHold() {
 void ControlLoop::FollowLeadership() {
   const bool leading = environment_.elector->leading();
   const std::uint64_t term = environment_.elector->term();
+  const std::string lease_uid = environment_.elector->lease_uid();
   probe_->leading.Set(leading ? 1 : 0);
   probe_->term.Set(static_cast<double>(term));
   if (!leading) {
@@ -128,9 +129,10 @@ void ControlLoop::FollowLeadership() {
     term_.reset();
     return;
   }
-  if (term_ == term) return;
+  if (term_ == term && lease_uid_ == lease_uid) return;
   term_ = term;
-  registry_->StartTerm(term);
+  lease_uid_ = lease_uid;
+  registry_->StartTerm(term, lease_uid);
   reconciler_->StartTerm(term);
   EnqueueAll(Clock::Duration::zero());
 }

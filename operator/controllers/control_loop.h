@@ -88,6 +88,7 @@ class ControlLoop {
   std::unique_ptr<kube::Informer<AgentPodFacts>> pods_;
   std::unique_ptr<PoolReconciler> reconciler_;
   std::optional<std::uint64_t> term_;
+  std::string lease_uid_;  // of term_
   bool pods_changed_ = true;
 
   std::atomic<bool> synced_{false};  // release when set, acquire when read

@@ -129,6 +129,7 @@ void Elector::SetLeading(bool leading, Clock::TimePoint sent, std::uint64_t term
     leading_ = leading;
     if (leading) {
       term_ = term;
+      lease_uid_ = observed_->meta.uid;
       lead_until_ = sent + options_.renew_deadline;
       if (changed) since_ = sent;
     }
@@ -158,6 +159,11 @@ bool Elector::leading() const {
 std::uint64_t Elector::term() const {
   MutexLock lock(mu_);
   return term_;
+}
+
+std::string Elector::lease_uid() const {
+  MutexLock lock(mu_);
+  return lease_uid_;
 }
 
 Clock::TimePoint Elector::leading_since() const {

@@ -49,6 +49,8 @@ class Elector {
   bool leading() const EXCLUDES(mu_);
   // The current or last term; 0 before the first.
   std::uint64_t term() const EXCLUDES(mu_);
+  // metadata.uid of the Lease that term() counts in.
+  std::string lease_uid() const EXCLUDES(mu_);
   // When the current leadership began; only meaningful while leading.
   Clock::TimePoint leading_since() const EXCLUDES(mu_);
   // How long ago leadership ended without Step noticing (its thread hangs); zero otherwise.
@@ -82,6 +84,7 @@ class Elector {
   mutable Mutex mu_;
   bool leading_ GUARDED_BY(mu_) = false;
   std::uint64_t term_ GUARDED_BY(mu_) = 0;
+  std::string lease_uid_ GUARDED_BY(mu_);
   Clock::TimePoint since_ GUARDED_BY(mu_){};
   Clock::TimePoint lead_until_ GUARDED_BY(mu_){};
 };

@@ -142,7 +142,7 @@ TEST(AgentDialer, CarriesOrdersAndReportsUnderTheTerm) {
   ScriptedAgent agent;
   GrpcAgentDialer dialer("secret");
   const auto listener = std::make_shared<Listener>();
-  auto link = dialer.Dial(agent.target(), {5, "op", milliseconds(500)}, listener);
+  auto link = dialer.Dial(agent.target(), {5, "op", milliseconds(500), "lease"}, listener);
   link->SendPools({Pool()});
   ASSERT_TRUE(listener->WaitFor([&] { return !listener->reports.empty(); }));
   EXPECT_EQ(listener->introductions.at(0).agent_uid, "uid");
@@ -156,6 +156,7 @@ TEST(AgentDialer, CarriesOrdersAndReportsUnderTheTerm) {
   const auto received = agent.received();
   ASSERT_EQ(received.size(), 3U);
   EXPECT_EQ(received[0].hello().operator_id(), "op");
+  EXPECT_EQ(received[0].hello().lease_uid(), "lease");
   EXPECT_EQ(received[0].hello().heartbeat_ms(), 500U);
   for (const v1::ControlDown& down : received) EXPECT_EQ(down.term(), 5U);
   EXPECT_EQ(received[1].pools().pools(0).tenants(0).dram_quota_bytes(), 5U);
@@ -167,7 +168,7 @@ TEST(AgentDialer, EndOfTheStreamIsToldWithItsReason) {
   ScriptedAgent agent;
   GrpcAgentDialer dialer("secret");
   const auto listener = std::make_shared<Listener>();
-  auto link = dialer.Dial(agent.target(), {5, "op", milliseconds(500)}, listener);
+  auto link = dialer.Dial(agent.target(), {5, "op", milliseconds(500), "lease"}, listener);
   link->SendDrain(true, seconds(1));
   ASSERT_TRUE(listener->WaitFor([&] { return !listener->closed.empty(); }));
   EXPECT_EQ(listener->closed.at(0), FailedPrecondition("term 9 was seen"));
@@ -183,7 +184,7 @@ TEST(AgentDialer, NobodyThereClosesTheLink) {
   }
   GrpcAgentDialer dialer("secret");
   const auto listener = std::make_shared<Listener>();
-  const auto link = dialer.Dial(target, {5, "op", milliseconds(500)}, listener);
+  const auto link = dialer.Dial(target, {5, "op", milliseconds(500), "lease"}, listener);
   ASSERT_TRUE(listener->WaitFor([&] { return !listener->closed.empty(); }));
   EXPECT_EQ(listener->closed.at(0).code(), StatusCode::kUnavailable);
 }
@@ -194,7 +195,7 @@ TEST(AgentDialer, EachDialTriesAtOnce) {
   const AgentTarget nobody{"n0", "127.0.0.1", 1};
   for (int i = 0; i < 20; ++i) {  // would be minutes with the library's own backoff
     const auto listener = std::make_shared<Listener>();
-    const auto link = dialer.Dial(nobody, {5, "op", milliseconds(500)}, listener);
+    const auto link = dialer.Dial(nobody, {5, "op", milliseconds(500), "lease"}, listener);
     ASSERT_TRUE(listener->WaitFor([&] { return !listener->closed.empty(); }));
   }
 }
@@ -207,7 +208,7 @@ TEST(AgentDialer, DroppedLinkTellsNothingMore) {
   GrpcAgentDialer dialer("secret");
   for (int i = 0; i < 50; ++i) {
     const auto listener = std::make_shared<Listener>();
-    auto link = dialer.Dial(agent.target(), {5, "op", milliseconds(500)}, listener);
+    auto link = dialer.Dial(agent.target(), {5, "op", milliseconds(500), "lease"}, listener);
     link->SendPools({Pool()});
     if (random() % 2 == 0) link->SendDrain(true, seconds(1));
     if (random() % 3 != 0) {

@@ -236,6 +236,39 @@ TEST(Controllers, OldLeaderIsRefusedByTheAgents) {
   EXPECT_EQ(cluster.agent("n0").highest_term, 9U);
 }
 
+TEST(Controllers, OperatorWithAFreshStoreBeginsASequenceOfItsOwn) {
+  OperatorCluster cluster;
+  cluster.Form(2, OperatorCluster::QuickSpec());
+  cluster.KillOperator();
+  cluster.StartOperator();
+  cluster.Run(seconds(10));
+  EXPECT_EQ(cluster.agent("n0").highest_term, 2U);
+  const std::string lease = cluster.agent("n0").lease_uid;
+  EXPECT_FALSE(lease.empty());
+
+  cluster.LoseStore();
+  cluster.ApplyPool(OperatorCluster::QuickSpec());
+  cluster.Run(seconds(15));
+  EXPECT_EQ(cluster.elector().term(), 1U);
+  EXPECT_EQ(cluster.agent("n0").highest_term, 1U);
+  EXPECT_NE(cluster.agent("n0").lease_uid, lease);
+  EXPECT_EQ(cluster.agent("n0").maps.at(cluster.map()->pool_uid).term, 1U);
+}
+
+TEST(Controllers, AgentThatObeysAnotherOperatorIsToldToPeople) {
+  OperatorCluster cluster;
+  cluster.Form(2, OperatorCluster::QuickSpec());
+  cluster.agent("n0").refuses_operators = "operator x of another Lease is connected";
+  cluster.agent("n0").boot_epoch = 2;  // dialled again
+  cluster.Run(seconds(15));            // status is written every 10 s
+  EXPECT_NE(cluster.message("Degraded").find("operator x of another Lease is connected"),
+            std::string::npos)
+      << cluster.message("Degraded");
+  cluster.agent("n0").refuses_operators.clear();
+  cluster.Run(seconds(15));
+  EXPECT_EQ(cluster.message("Degraded").find("another Lease"), std::string::npos);
+}
+
 TEST(Controllers, PausedPoolIsLeftAsItIs) {
   OperatorCluster cluster;
   cluster.Form(3, OperatorCluster::QuickSpec());

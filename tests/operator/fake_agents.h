@@ -32,6 +32,8 @@ struct FakeAgent {
   bool drain_done = false;
   bool refuses_maps = false;
 
+  std::string refuses_operators;  // the text, when it obeys another one
+  std::string lease_uid;          // whose terms highest_term counts in
   std::uint64_t highest_term = 0;
   std::map<std::string, AgentPoolConfig> pools;
   std::map<std::string, ShardMap> maps;
@@ -80,6 +82,11 @@ class FakeDialer final : public AgentDialer {
       if (introduced_boot_.has_value() && *introduced_boot_ != agent->boot_epoch) {
         return Close(Unavailable("connection reset"));
       }
+      if (!agent->refuses_operators.empty()) {
+        return Close(AlreadyExists(agent->refuses_operators));
+      }
+      if (agent->lease_uid != session_.lease_uid) agent->highest_term = 0;
+      agent->lease_uid = session_.lease_uid;
       if (session_.term < agent->highest_term) {
         listener_->OnRefused("term " + std::to_string(agent->highest_term) + " was seen");
         return Close(FailedPrecondition("old term"));

@@ -1,5 +1,6 @@
 #include "tests/operator/operator_cluster.h"
 
+#include <filesystem>
 #include <set>
 #include <utility>
 
@@ -37,6 +38,13 @@ void OperatorCluster::KillOperator() {
   loop_.reset();
   elector_.reset();
   api_.reset();
+}
+
+void OperatorCluster::LoseStore() {
+  KillOperator();
+  std::filesystem::remove_all(dir_.path() / "api");
+  StartOperator();
+  for (const auto& [node, port] : ports_) AddNodeAndPod(node, "");
 }
 
 void OperatorCluster::Run(std::chrono::milliseconds span) {

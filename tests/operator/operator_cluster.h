@@ -35,6 +35,8 @@ class OperatorCluster {
 
   void StartOperator();
   void KillOperator();  // kill -9: nothing is released
+  // kill -9 and a new operator with an empty store that knows the same nodes and pods.
+  void LoseStore();
   // Lets time pass in small steps, everybody doing their work.
   void Run(std::chrono::milliseconds span);
 

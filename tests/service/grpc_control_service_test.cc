@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 
 #include "agent/service/grpc_server.h"
@@ -108,12 +109,13 @@ class Operator {
 
   void Send(const v1::ControlDown& down) { stream_->Write(down); }
   void Hello(std::uint64_t term, const std::string& id = "op-a",
-             std::uint32_t heartbeat_ms = 60'000) {
+             std::uint32_t heartbeat_ms = 60'000, const std::string& lease_uid = "lease") {
     v1::ControlDown down;
     down.set_term(term);
     down.mutable_hello()->set_version(1);
     down.mutable_hello()->set_operator_id(id);
     down.mutable_hello()->set_heartbeat_ms(heartbeat_ms);
+    down.mutable_hello()->set_lease_uid(lease_uid);
     Send(down);
   }
   // The next message that is not a heartbeat; with `heartbeat` the next that is one.
@@ -259,6 +261,38 @@ TEST(GrpcControlService, EndsTheOldLeadersStreamWhenANewOneComes) {
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->refused(), HasSubstr("no longer the leader"));
   EXPECT_EQ(third.End().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+// A lost store or another cluster: the new operator's terms begin at 1 again.
+TEST(GrpcControlService, ObeysAnotherLeasesOperatorOnceTheFirstIsGone) {
+  Agent agent;
+  auto first = std::make_unique<Operator>(agent, "token-admin");
+  first->Hello(7);
+  ASSERT_TRUE(first->Next());
+  Operator early(agent, "token-admin");
+  early.Hello(1, "op-new", 60'000, "lease-2");
+  const auto refused = early.Next();
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(refused->refused(), HasSubstr("op-a of another Lease (lease) is connected"));
+  EXPECT_EQ(early.End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
+
+  first.reset();
+  // The agent learns of the end a little later; an operator dials again, as here.
+  std::unique_ptr<Operator> late;
+  std::optional<v1::ControlUp> hello;
+  const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  do {
+    late = std::make_unique<Operator>(agent, "token-admin");
+    late->Hello(1, "op-new", 60'000, "lease-2");
+    hello = late->Next();
+    ASSERT_TRUE(hello);
+  } while (!hello->has_hello() && std::chrono::steady_clock::now() < give_up);
+  ASSERT_TRUE(hello->has_hello()) << hello->refused();
+  EXPECT_EQ(hello->acknowledged_term(), 1U);
+  late->Send(Map(1, "new"));
+  const auto taken = late->Next();
+  ASSERT_TRUE(taken);
+  EXPECT_EQ(taken->refused(), "");
 }
 
 TEST(GrpcControlService, RefusesWhatIsNoOperator) {
