@@ -82,6 +82,9 @@ void BulkChannel::Start(Waiting waiting) {
     FailAll(waiting, Unavailable("bulk connection: closed"));
   } else if (!joined()) {
     if (waiting_.size() >= kMaxWaiting) {
+      std::erase_if(waiting_, [](const Waiting& one) { return JobOf(one)->ended(); });
+    }
+    if (waiting_.size() >= kMaxWaiting) {
       FailAll(waiting, ResourceExhausted("bulk connection: too many requests wait for it"));
     } else {
       waiting_.push_back(std::move(waiting));
@@ -93,10 +96,13 @@ void BulkChannel::Start(Waiting waiting) {
   }
 }
 
+BulkJob* BulkChannel::JobOf(const Waiting& waiting) {
+  if (waiting.fetch != nullptr) return waiting.fetch.get();
+  return waiting.push.get();
+}
+
 void BulkChannel::FailAll(const Waiting& waiting, const Status& why) {
-  BulkJob* job = waiting.fetch.get();
-  if (job == nullptr) job = waiting.push.get();
-  for (const std::size_t item : waiting.items) job->Fail(item, why);
+  for (const std::size_t item : waiting.items) JobOf(waiting)->Fail(item, why);
 }
 
 void BulkChannel::SendFetch(std::shared_ptr<BulkFetchJob> job, std::vector<std::size_t> items) {
@@ -116,11 +122,11 @@ void BulkChannel::SendPushes(const std::shared_ptr<BulkPushJob>& job,
                              const std::vector<std::size_t>& items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::size_t item = items[i];
-    if (job->ended() || connection_ == nullptr) {
+    const std::shared_ptr<const PinnedBlock> block = job->Block(item);
+    if (block == nullptr || connection_ == nullptr) {
       job->Fail(item, Unavailable("bulk push: ended before it was sent"));
       continue;
     }
-    const std::shared_ptr<const PinnedBlock>& block = job->blocks[item];
     OutgoingFrame push;
     push.header.op = FrameOp::kPeerPush;
     push.header.request_id = next_request_++;

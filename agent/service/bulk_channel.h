@@ -3,7 +3,8 @@
 // BulkChannel: one bulk connection to a peer, reconnected while its session lasts. Lives on one
 // event loop; every method but the constructor runs there.
 //
-// What it was asked while not connected waits, at most kMaxWaiting requests. What was under way
+// What it was asked while not connected waits, at most kMaxWaiting requests; one whose job ends
+// while it waits pins nothing any more, and makes room for the next. What was under way
 // when the connection broke fails, item by item; nothing is sent twice.
 
 #include <atomic>
@@ -83,6 +84,7 @@ class BulkChannel final : public FrameHandler, public std::enable_shared_from_th
   void SendPushes(const std::shared_ptr<BulkPushJob>& job, const std::vector<std::size_t>& items);
   Status OnFetchReply(const ReceivedFrame& frame, std::vector<PayloadPart>& parts);
   void OnPushReply(const ReceivedFrame& frame);
+  static BulkJob* JobOf(const Waiting& waiting);
   static void FailAll(const Waiting& waiting, const Status& why);
 
   const Options options_;

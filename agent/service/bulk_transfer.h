@@ -24,6 +24,7 @@ class BulkJob {
   virtual void Fail(std::size_t item, const Status& why) = 0;
   // Completes now with what there is.
   virtual void End(const Status& why) = 0;
+  virtual bool ended() const = 0;
   virtual std::size_t size() const = 0;
 };
 
@@ -69,6 +70,10 @@ class BulkFetchJob final : public BulkJob {
     }
     done(std::move(result));
   }
+  bool ended() const override EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return done_ == nullptr;
+  }
   std::size_t size() const override { return items.size(); }
 
   const std::string pool_uid;
@@ -103,7 +108,7 @@ class BulkFetchJob final : public BulkJob {
     return std::exchange(done_, nullptr);
   }
 
-  Mutex mu_;
+  mutable Mutex mu_;
   FetchSink sink_ GUARDED_BY(mu_);
   Completion<FetchResult> done_ GUARDED_BY(mu_);  // null once completed
   FetchResult result_ GUARDED_BY(mu_);
@@ -124,12 +129,20 @@ class BulkPushJob final : public BulkJob {
   explicit BulkPushJob(Args args)
       : pool_uid(std::move(args.pool_uid)),
         reason(args.reason),
+        size_(args.blocks.size()),
         done_(std::move(args.done)),
-        left_(args.blocks.size()) {
+        left_(size_) {
     for (PinnedBlock& block : args.blocks) {
-      blocks.push_back(std::make_shared<const PinnedBlock>(std::move(block)));
+      blocks_.push_back(std::make_shared<const PinnedBlock>(std::move(block)));
     }
-    result_.stored.resize(blocks.size());
+    result_.stored.resize(size_);
+  }
+
+  // Frames under way share it: pinned until the last byte is out. Null once the job has ended: one
+  // that still waits for a connection then pins nothing.
+  std::shared_ptr<const PinnedBlock> Block(std::size_t item) const EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    return blocks_.empty() ? nullptr : blocks_[item];
   }
 
   void Answer(std::size_t item, bool stored) EXCLUDES(mu_) { Settle(item, stored, Status::Ok()); }
@@ -137,6 +150,7 @@ class BulkPushJob final : public BulkJob {
     Settle(item, false, why);
   }
   void End(const Status& why) override EXCLUDES(mu_) {
+    Blocks unpinned;
     Completion<PushResult> done;
     Result<PushResult> result = why;
     {
@@ -144,22 +158,25 @@ class BulkPushJob final : public BulkJob {
       if (done_ == nullptr) return;
       if (stored_ > 0) result = std::move(result_);
       done = std::exchange(done_, nullptr);
+      unpinned.swap(blocks_);
     }
+    unpinned.clear();  // outside the lock, and before it is told
     done(std::move(result));
   }
-  bool ended() const EXCLUDES(mu_) {
+  bool ended() const override EXCLUDES(mu_) {
     MutexLock lock(mu_);
     return done_ == nullptr;
   }
-  std::size_t size() const override { return blocks.size(); }
+  std::size_t size() const override { return size_; }
 
   const std::string pool_uid;
   const OfferReason reason;
-  // Frames under way share them: pinned until the last byte is out.
-  std::vector<std::shared_ptr<const PinnedBlock>> blocks;
 
  private:
+  using Blocks = std::vector<std::shared_ptr<const PinnedBlock>>;
+
   void Settle(std::size_t item, bool stored, const Status& why) EXCLUDES(mu_) {
+    Blocks unpinned;
     Completion<PushResult> done;
     Result<PushResult> result = PushResult{};
     {
@@ -175,12 +192,16 @@ class BulkPushJob final : public BulkJob {
         result = std::move(result_);
       }
       done = std::exchange(done_, nullptr);
+      unpinned.swap(blocks_);
     }
+    unpinned.clear();
     done(std::move(result));
   }
 
+  const std::size_t size_;
   mutable Mutex mu_;
   Completion<PushResult> done_ GUARDED_BY(mu_);  // null once completed
+  Blocks blocks_ GUARDED_BY(mu_);                // empty once completed
   PushResult result_ GUARDED_BY(mu_);
   std::size_t left_ GUARDED_BY(mu_);
   std::size_t stored_ GUARDED_BY(mu_) = 0;

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include "agent/service/bulk_channel.h"
 #include "agent/service/bulk_client.h"
 #include "agent/service/bulk_messages.h"
 #include "agent/service/bulk_server.h"
@@ -250,6 +251,21 @@ TEST(Bulk, EndsWhatIsUnderWayWhenClosed) {
   pair.client->Push("p1", OfferReason::kSpill, {}, In(1'000), push.Completion());
   EXPECT_FALSE(push.Wait().ok());
   EXPECT_EQ(pair.Fetch({TestHeader("a")}).status().code(), StatusCode::kUnavailable);
+}
+
+// No connection comes about while the session lasts: what waits for one is let go by its deadline.
+TEST(Bulk, PinsNothingOfAPushThatEndedUnsent) {
+  Pair pair({}, {.connections = 1});
+  pair.client->Open(1, *SocketAddress::Tcp("127.0.0.1", 1), std::string(16, 'x'));
+  // More than may wait at a time: those that ended make room.
+  for (std::size_t i = 0; i < BulkChannel::kMaxWaiting + 10; ++i) {
+    std::vector<PinnedBlock> blocks;
+    blocks.push_back(pair.requester.Put(TestHeader("key-" + std::to_string(i)), "bytes"));
+    Waiter<PushResult> waiter;
+    pair.client->Push("p1", OfferReason::kSpill, std::move(blocks), In(0), waiter.Completion());
+    ASSERT_EQ(waiter.Wait().status().code(), StatusCode::kDeadlineExceeded) << i;
+  }
+  EXPECT_EQ(pair.requester.engine->Stats().pinned_bytes, 0U);
 }
 
 // Breaks this process's connections to a port, as a network that goes away would.
