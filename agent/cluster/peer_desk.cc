@@ -25,6 +25,15 @@ BlockOrigin OriginOf(OfferReason reason) {
   return BlockOrigin::kReplica;
 }
 
+// True when the block is here and stays. A copy that only passes through for a reader would go with
+// its last pin, while the giver counts it as moved or stored.
+bool KeepsIt(PoolNode& pool, const KeyId& id, OfferReason reason) {
+  if (!pool.engine().Contains(id) || !pool.engine().Keep(id)) return false;
+  // The giver's copy goes: this one is not the one to lose first.
+  if (reason != OfferReason::kReplica) pool.engine().SetHasOtherHolder(id, false);
+  return true;
+}
+
 }  // namespace
 
 PeerDesk::PeerDesk(const NodeContext& context, const PoolTable& pools)
@@ -213,7 +222,7 @@ Result<OfferReply> PeerDesk::OnOffer(SessionId session, const OfferRequest& requ
   const bool only_room =
       request.reason != OfferReason::kReplica && OthersHaveRoom(*pool, request, from.node);
   for (std::size_t at = 0; at < request.ids.size(); ++at) {
-    if (pool->engine().Contains(request.ids[at])) {
+    if (KeepsIt(*pool, request.ids[at], request.reason)) {
       reply.answers.push_back(OfferAnswer::kHasIt);
       continue;
     }
@@ -254,11 +263,15 @@ Result<Reservation> PeerDesk::OnPush(SessionId /*session*/, const std::string& p
                                      OfferReason reason, BlockHeader header) {
   KVF_ASSIGN_OR_RETURN(const PoolRef pool, FindPool(pool_uid));
   KVF_ASSIGN_OR_RETURN(BlockHeader accepted, AcceptHeader(*pool, std::move(header)));
+  const KeyId id = accepted.id;
   const std::uint64_t bytes = accepted.length_bytes;
   accepted.spilled_in = accepted.spilled_in || reason == OfferReason::kSpill;
   accepted.has_other_holder = reason == OfferReason::kReplica;
   Result<Reservation> place = pool->engine().Reserve(std::move(accepted), OriginOf(reason));
   if (reason != OfferReason::kReplica) pool->promises().Fulfil(bytes);  // counted as used by now
+  if (place.status().code() == StatusCode::kAlreadyExists && !KeepsIt(*pool, id, reason)) {
+    return Unavailable("push: block " + id.ToString() + ": left as it came: push it again");
+  }
   return place;
 }
 

@@ -240,6 +240,48 @@ TEST(Drain, MovesEverythingWhenThereIsRoom) {
   EXPECT_EQ(cluster.Read("c", ChainRange("b", 0, 120)), 120U);
 }
 
+TEST(Drain, KeepsACopyThatOnlyPassedThroughForAReader) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  cluster.Put("a", ChainRange("p", 0, 4));
+  ASSERT_TRUE(cluster.Settle());
+  CacheEngine& b = cluster.node("b").pool()->engine();
+  {
+    const auto read = cluster.Get("b", ChainRange("p", 0, 4));
+    ASSERT_TRUE(static_cast<bool>(read->blocks[3]));
+    ASSERT_EQ(b.Snapshot({}).size(), 0U);
+    ASSERT_TRUE(cluster.fabric("a").StartDrain(1, std::chrono::seconds(20)).ok());
+    ASSERT_TRUE(Eventually([&] { return cluster.fabric("a").DrainProgress().done; }));
+    EXPECT_EQ(cluster.fabric("a").DrainProgress().moved_blocks, 4U);
+    cluster.Release("b", read->lease_id);
+  }
+  cluster.Kill("a");
+  const std::vector<BlockHeader> kept = b.Snapshot({});
+  EXPECT_EQ(kept.size(), 4U);
+  // The only copies now.
+  for (const BlockHeader& block : kept) EXPECT_FALSE(block.has_other_holder);
+}
+
+TEST(Push, KeepsACopyThatOnlyPassedThroughForAReader) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  cluster.Put("a", ChainRange("p", 0, 1));
+  ASSERT_TRUE(cluster.Settle());
+  CacheEngine& b = cluster.node("b").pool()->engine();
+  const BlockHeader pushed = cluster.node("a").pool()->engine().Snapshot({}).at(0);
+  {
+    const auto read = cluster.Get("b", ChainRange("p", 0, 1));
+    ASSERT_TRUE(static_cast<bool>(read->blocks[0]));
+    PeerHandler& desk = cluster.fabric("b").peer_handler();
+    const PeerHandler::SessionId session = desk.OnSessionOpen(cluster.fabric("a").identity());
+    const Result<Reservation> place =
+        desk.OnPush(session, "pool-uid", OfferReason::kReplica, pushed);
+    EXPECT_EQ(place.status().code(), StatusCode::kAlreadyExists);
+    desk.OnSessionClosed(session);
+    cluster.Release("b", read->lease_id);
+  }
+  ASSERT_EQ(b.Snapshot({}).size(), 1U);
+  EXPECT_TRUE(b.Snapshot({})[0].has_other_holder);
+}
+
 TEST(Drain, MovesTheHottestAndCountsWhatNobodyTakes) {
   TestCluster cluster({.nodes = {"a", "b"}, .capacity_bytes = 64 * kTestBlockBytes});
   ASSERT_TRUE(cluster.Settle());
