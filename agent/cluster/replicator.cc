@@ -86,9 +86,23 @@ void Replicator::OnPushed(NodeIndex target, const std::vector<SharedJob>& batch,
   for (const SharedJob& job : finished) Finish(job);
   // Through the executor: an unbroken row of failures must not nest.
   std::shared_ptr<Gate::Pass> pass = environment_.gate->EnterShared();
-  if (!pass) return;
-  static_cast<void>(
-      environment_.context->background->Submit([this, pass, target] { Pump(target); }));
+  // A job that waits may hold up whoever closed the gate.
+  if (!pass || !environment_.context->background->Submit([this, pass, target] { Pump(target); })) {
+    GiveUp(target);
+  }
+}
+
+void Replicator::GiveUp(NodeIndex target) {
+  std::vector<SharedJob> finished;
+  {
+    MutexLock lock(mu_);
+    for (const SharedJob& waiting : std::exchange(lanes_[target].queue, {})) {
+      if (SharedJob job = Settle(waiting, false); job != nullptr) {
+        finished.push_back(std::move(job));
+      }
+    }
+  }
+  for (const SharedJob& job : finished) Finish(job);
 }
 
 Replicator::SharedJob Replicator::Settle(const SharedJob& job, bool stored) {

@@ -79,6 +79,8 @@ class Replicator {
   void PumpIdle() EXCLUDES(mu_);
   void OnPushed(NodeIndex target, const std::vector<SharedJob>& batch,
                 const std::vector<PushOutcome>& outcomes) EXCLUDES(mu_);
+  // Answers everything that waits for `target`: nobody will send it.
+  void GiveUp(NodeIndex target) EXCLUDES(mu_);
   // One target of a job answered; returns the job when it was the last.
   SharedJob Settle(const SharedJob& job, bool stored) REQUIRES(mu_);
   void Finish(const SharedJob& job) EXCLUDES(mu_);

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "tests/cluster/cluster_fixture.h"
 
@@ -142,6 +144,32 @@ TEST(Replicas, AreCountedByTheDeadlineAndOwedWhenNoOwnerIsThere) {
   EXPECT_TRUE(Eventually([&] { return BlocksAt(cluster, "b") == 10; }, std::chrono::seconds(12)));
   EXPECT_TRUE(
       Eventually([&] { return cluster.fabric("a").PoolReports()[0].under_replicated == 0; }));
+}
+
+TEST(Replicas, ThatWaitForAStoppedPeerDoNotHoldUpTheEnd) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  cluster.Put("a", ChainRange("p", 0, 150));
+  ASSERT_TRUE(cluster.Settle());
+  PoolNode& pool = *cluster.node("a").pool();
+  const NodeIndex b = pool.context().names->Find("b");
+  cluster.network().Stop("b");
+  std::atomic<std::size_t> answered{0};
+  for (const BlockHeader& block : pool.engine().Snapshot({})) {
+    Replicator::Copy copy;
+    copy.block = *pool.engine().PinById(block.id);
+    copy.targets = {b};
+    copy.done = [&answered](std::size_t stored) {
+      EXPECT_EQ(stored, 0U);
+      ++answered;
+    };
+    pool.replicator().Send(std::move(copy));
+  }
+  EXPECT_EQ(answered, 0U);
+  std::thread closer([&pool] { pool.WaitIdle(); });
+  EXPECT_TRUE(Eventually([&pool] { return !pool.gate().Enter(); }));
+  cluster.Kill("b");
+  closer.join();
+  EXPECT_EQ(answered, 150U);
 }
 
 TEST(Replicas, AreMadeAnewWhenAMemberIsLost) {
