@@ -44,6 +44,8 @@ const char* MissName(Miss miss) {
       return "no_map";
     case Miss::kNoAgent:
       return "no_agent";
+    case Miss::kRefused:
+      return "refused";
   }
   return "unknown";
 }

@@ -31,9 +31,10 @@ wire::KeyRangeView Chain::Range(std::uint32_t first, std::uint32_t count,
   return range;
 }
 
-std::uint32_t Chain::Fitting(std::uint32_t first, std::uint32_t count) const {
+std::uint32_t Chain::Fitting(std::uint32_t first, std::uint32_t count, std::size_t lanes) const {
   first = std::min(first, size());
-  count = std::min({count, size() - first, static_cast<std::uint32_t>(wire::kMaxKeysPerRequest)});
+  const std::size_t most = std::min(wire::kMaxKeysPerRequest, kMaxRequestIds / lanes);
+  count = std::min({count, size() - first, static_cast<std::uint32_t>(most)});
   std::size_t bytes = 0;
   for (std::uint32_t n = 0; n < count; ++n) {
     bytes += kLengthField + keys_[first + n].size();

@@ -19,6 +19,8 @@ class Chain {
   // What the keys of one request, and what it says of each, may take together; the rest of a
   // frame's body is for its fixed fields.
   static constexpr std::size_t kRequestBytes = std::size_t{1000} << 10U;
+  // Keys times lanes that an agent takes of one request; more it refuses as INVALID_ARGUMENT.
+  static constexpr std::size_t kMaxRequestIds = 65'536;
 
   // INVALID_ARGUMENT when a key is not 1..512 bytes or there are more than 2^31 of them.
   static Result<Chain> Create(std::vector<std::string> keys);
@@ -30,8 +32,8 @@ class Chain {
   // long as the result.
   wire::KeyRangeView Range(std::uint32_t first, std::uint32_t count,
                            std::vector<std::string_view>& views) const;
-  // How many keys from `first` on, at most `count`, one request can name.
-  std::uint32_t Fitting(std::uint32_t first, std::uint32_t count) const;
+  // How many keys from `first` on, at most `count`, one request can name in `lanes` (1..64) lanes.
+  std::uint32_t Fitting(std::uint32_t first, std::uint32_t count, std::size_t lanes = 1) const;
 
  private:
   explicit Chain(std::vector<std::string> keys) : keys_(std::move(keys)) {}

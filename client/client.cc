@@ -121,6 +121,10 @@ Miss Client::CountMissed(const Status& status, std::uint64_t blocks) {
     counts_.missed_deadline += blocks;
     return Miss::kDeadline;
   }
+  if (status.code() == StatusCode::kInvalidArgument) {
+    counts_.missed_refused += blocks;
+    return Miss::kRefused;
+  }
   counts_.missed_no_agent += blocks;
   return Miss::kNoAgent;
 }
@@ -134,8 +138,12 @@ LookupOutcome Client::Lookup(const Chain& chain, std::uint32_t first, std::uint3
   counts_.lookups += count;
   if (kind_ == NamespaceKind::kSingle) outcome.found.assign(count, false);
   if (lanes.empty()) lanes = {&kDefaultLane, 1};
-  if (count == 0 || lanes.size() > wire::kMaxLanesPerRequest) {
+  if (count == 0) {
     outcome.miss = Miss::kNotFound;
+    return outcome;
+  }
+  if (lanes.size() > wire::kMaxLanesPerRequest) {
+    outcome.miss = CountMissed(InvalidArgument("too many lanes"), count);
     return outcome;
   }
   const auto session = keeper_->Current();
@@ -148,7 +156,7 @@ LookupOutcome Client::Lookup(const Chain& chain, std::uint32_t first, std::uint3
   const auto state = std::make_shared<Lease::State>(session);
   std::vector<std::string_view> views;
   for (std::uint32_t done = 0; done < count;) {
-    const std::uint32_t n = chain.Fitting(first + done, count - done);
+    const std::uint32_t n = chain.Fitting(first + done, count - done, lanes.size());
     const wire::KeyRangeView range = chain.Range(first + done, n, views);
     const CallReply reply = session->Call(FrameOp::kLookup, wire::EncodeLookup(lanes, range),
                                           deadline, {.gives_lease = true});
@@ -156,8 +164,12 @@ LookupOutcome Client::Lookup(const Chain& chain, std::uint32_t first, std::uint3
                       ? wire::Decode<wire::LookupReply>(AsBytes(reply.parts.front().body))
                       : Result<wire::LookupReply>(reply.status);
     if (!answer.ok()) {
-      if (reply.status.ok()) session->Close();  // it does not speak our language
-      const Miss miss = CountMissed(answer.status(), count - done);
+      Status why = reply.status;
+      if (why.ok()) {  // it does not speak our language
+        session->Close();
+        why = Unavailable("no answer that can be read");
+      }
+      const Miss miss = CountMissed(why, count - done);
       if (outcome.miss == Miss::kNone) outcome.miss = miss;
       break;
     }
@@ -252,6 +264,7 @@ ClientCounters Client::counters() const {
   out.puts = counts_.puts;
   out.missed_no_agent = counts_.missed_no_agent;
   out.missed_deadline = counts_.missed_deadline;
+  out.missed_refused = counts_.missed_refused;
   out.puts_dropped = counts_.puts_dropped;
   out.corrupt = counts_.corrupt;
   out.connects = keeper_->connects();

@@ -65,8 +65,17 @@ class Lease {
   std::shared_ptr<State> state_;
 };
 
-// kNoAgent: none there, or none that could answer.
-enum class Miss : std::uint8_t { kNone, kNotFound, kLeaseBudget, kDeadline, kNoMap, kNoAgent };
+// kNoAgent: none there, or none that could answer. kRefused: the request is not one that an agent
+// takes (more than 64 lanes, or what it answers INVALID_ARGUMENT to): asking again is of no use.
+enum class Miss : std::uint8_t {
+  kNone,
+  kNotFound,
+  kLeaseBudget,
+  kDeadline,
+  kNoMap,
+  kNoAgent,
+  kRefused
+};
 
 struct LookupOutcome {
   std::uint32_t hits = 0;   // Chain: contiguous from the first key asked for, minimum over lanes
@@ -128,6 +137,7 @@ struct ClientCounters {
   std::uint64_t lookups = 0, gets = 0, puts = 0;  // blocks
   std::uint64_t missed_no_agent = 0;              // blocks
   std::uint64_t missed_deadline = 0;              // blocks: no answer within the budget
+  std::uint64_t missed_refused = 0;               // blocks: of requests as Miss::kRefused
   std::uint64_t puts_dropped = 0;                 // blocks
   std::uint64_t corrupt = 0;                      // blocks whose checksum failed here
   std::uint64_t connects = 0;
@@ -178,7 +188,7 @@ class Client {
  private:
   struct Counts {
     std::atomic<std::uint64_t> lookups{0}, gets{0}, puts{0}, missed_no_agent{0}, missed_deadline{0},
-        puts_dropped{0}, corrupt{0};
+        missed_refused{0}, puts_dropped{0}, corrupt{0};
   };
   // Consecutive keys that one GET names, under one lease.
   struct Slice {

@@ -126,7 +126,7 @@ Status Client::GetSlice(const std::shared_ptr<Session>& session, std::string req
     auto answer = wire::Decode<wire::GetReply>(AsBytes(part.body));
     if (!answer.ok()) {
       session->Close();  // it does not speak our language
-      return answer.status();
+      return Unavailable("no answer that can be read");
     }
     if (!lease && answer->lease_id != 0) {
       auto state = std::make_shared<Lease::State>(session);

@@ -366,6 +366,24 @@ TEST_F(ClientFault, WrongAnswersToHelloAreNoSession) {
   }
 }
 
+// The agent is there and says that the request cannot be: not the same as no agent.
+TEST_F(ClientFault, ARefusedRequestIsToldApart) {
+  ScriptedAgent agent(AgentOptions());
+  const auto client = Connected({agent.unix_endpoint()});
+  const Chain chain = Keys(3);
+  const auto refuse = [](const Exchange& exchange) { exchange->Fail(InvalidArgument("no")); };
+  agent.On(FrameOp::kLookup, refuse);
+  EXPECT_EQ(LookupAll(*client, chain).miss, Miss::kRefused);
+  agent.On(FrameOp::kGet, refuse);
+  EXPECT_FALSE(client->Get({}, chain, 0, 2, {}, Long()).blocks[0]);
+  const std::vector<Lane> lanes(65);
+  EXPECT_EQ(client->Lookup(chain, 0, 1, lanes, Long()).miss, Miss::kRefused);
+  const ClientCounters counters = client->counters();
+  EXPECT_EQ(counters.missed_refused, 3U + 2U + 1U);
+  EXPECT_EQ(counters.missed_no_agent, 0U);
+  EXPECT_EQ(counters.connects, 1U);
+}
+
 TEST_F(ClientFault, RefusedStagingIsNoSession) {
   ScriptedAgent agent(AgentOptions());
   agent.On(FrameOp::kStaging, [](const Exchange& exchange) {

@@ -179,6 +179,28 @@ TEST_P(RoundTrip, SplitsWhatOneRequestCannotName) {
   EXPECT_EQ(client->counters().connects, 1U);
 }
 
+TEST_P(RoundTrip, SplitsWhatOneRequestCannotNameInAllItsLanes) {
+  ScriptedAgent agent(AgentOptions());
+  std::vector<std::size_t> named;  // keys of each request
+  agent.On(FrameOp::kLookup, [&](const std::shared_ptr<ScriptedAgent::Exchange>& exchange) {
+    const auto request = wire::Decode<wire::LookupRequest>(AsBytes(exchange->body));
+    named.push_back(request.ok() ? request->range.keys.size() : 0);
+    const bool fits = request.ok() && named.back() * request->lanes.size() <= 65'536;
+    if (!fits) return exchange->Fail(InvalidArgument("more keys x lanes than 65536"));
+    exchange->AnswerProperly();
+  });
+  ClientOptions options = OptionsFor({local() ? agent.unix_endpoint() : agent.tcp_endpoint()});
+  options.kind = NamespaceKind::kSingle;
+  const auto client = MustCreate(std::move(options));
+  ASSERT_TRUE(client->WaitConnected(Long()).ok());
+  std::vector<Lane> lanes;
+  for (std::uint16_t rank = 0; rank < 16; ++rank) lanes.push_back({0, rank});
+  const Chain keys = Keys(4'097);
+  const LookupOutcome found = client->Lookup(keys, 0, keys.size(), lanes, Long());
+  EXPECT_EQ(found.miss, Miss::kNotFound);
+  EXPECT_EQ(named, (std::vector<std::size_t>{4'096, 1}));
+}
+
 TEST_P(RoundTrip, FailsOnlyTheBlockThatCannotBePut) {
   ScriptedAgent agent(AgentOptions());
   const auto client = ConnectTo(agent);
