@@ -93,8 +93,42 @@ kvf_lookup ToC(kvfabric::LookupOutcome found) {
   return out;
 }
 
+std::vector<kvfabric::Lane> ToLanes(const kvf_lane* lanes, std::size_t count) {
+  std::vector<kvfabric::Lane> wanted;
+  for (std::size_t i = 0; lanes != nullptr && i < count; ++i) wanted.push_back(ToLane(lanes[i]));
+  return wanted;
+}
+
+void LookupSingle(kvf_client* client, const kvf_chain* keys, const kvf_lane* lanes,
+                  std::size_t lane_count, std::uint32_t budget_ms, std::uint8_t* found,
+                  kvf_lookup* out) {
+  *out = kNothing;
+  const std::uint32_t count = keys->chain.size();
+  std::fill_n(found, count, std::uint8_t{0});
+  kvfabric::LookupOutcome outcome = client->client->Lookup(
+      keys->chain, 0, count, ToLanes(lanes, lane_count), ToBudget(budget_ms));
+  for (std::size_t i = 0; i < outcome.found.size(); ++i) found[i] = outcome.found[i] ? 1 : 0;
+  *out = ToC(std::move(outcome));
+}
+
+std::uint32_t PutAll(kvf_client* client, const kvf_chain* chain, std::uint32_t first,
+                     const std::vector<kvfabric::PutBlock>& blocks, kvf_lane lane,
+                     std::uint32_t budget_ms, std::uint8_t* results, std::uint8_t* copies) {
+  const kvfabric::PutOutcome put =
+      client->client->Put(chain->chain, first, blocks, ToLane(lane), ToBudget(budget_ms));
+  std::uint32_t good = 0;
+  for (std::size_t i = 0; i < put.status.size(); ++i) {
+    results[i] = static_cast<std::uint8_t>(put.status[i]);
+    if (copies != nullptr) copies[i] = put.copies[i];
+    good += put.status[i] == kvfabric::PutResult::kOk ||
+            put.status[i] == kvfabric::PutResult::kAlreadyExists;
+  }
+  return good;
+}
+
 // The enums of both sides are the same numbers.
 static_assert(static_cast<int>(kvfabric::Miss::kNoAgent) == KVF_MISS_NO_AGENT);
+static_assert(static_cast<int>(kvfabric::Miss::kRefused) == KVF_MISS_REFUSED);
 static_assert(static_cast<int>(kvfabric::PutResult::kDropped) == KVF_PUT_DROPPED);
 
 }  // namespace
@@ -131,6 +165,10 @@ KVF_EXPORT void kvf_client_counters(const kvf_client* client, kvf_counters* out)
       counters.missed_deadline, counters.puts_dropped, counters.corrupt, counters.connects};
 }
 
+KVF_EXPORT std::uint64_t kvf_client_missed_refused(const kvf_client* client) {
+  return client->client->counters().missed_refused;
+}
+
 KVF_EXPORT kvf_chain* kvf_chain_create(const kvf_key* keys, std::size_t count) try {
   std::vector<std::string> copied;
   copied.reserve(count);
@@ -149,11 +187,8 @@ KVF_EXPORT void kvf_lookup_chain(kvf_client* client, const kvf_chain* chain, std
                                  std::uint32_t count, const kvf_lane* lanes, std::size_t lane_count,
                                  std::uint32_t budget_ms, kvf_lookup* out) try {
   *out = kNothing;
-  std::vector<kvfabric::Lane> wanted;
-  for (std::size_t i = 0; lanes != nullptr && i < lane_count; ++i) {
-    wanted.push_back(ToLane(lanes[i]));
-  }
-  *out = ToC(client->client->Lookup(chain->chain, first, count, wanted, ToBudget(budget_ms)));
+  *out = ToC(client->client->Lookup(chain->chain, first, count, ToLanes(lanes, lane_count),
+                                    ToBudget(budget_ms)));
 } catch (const std::exception&) {
   *out = kNothing;
 }
@@ -161,13 +196,16 @@ KVF_EXPORT void kvf_lookup_chain(kvf_client* client, const kvf_chain* chain, std
 KVF_EXPORT void kvf_lookup_single(kvf_client* client, const kvf_chain* keys,
                                   std::uint32_t budget_ms, std::uint8_t* found,
                                   kvf_lookup* out) try {
+  LookupSingle(client, keys, nullptr, 0, budget_ms, found, out);
+} catch (const std::exception&) {
   *out = kNothing;
-  const std::uint32_t count = keys->chain.size();
-  std::fill_n(found, count, std::uint8_t{0});
-  kvfabric::LookupOutcome outcome =
-      client->client->Lookup(keys->chain, 0, count, {}, ToBudget(budget_ms));
-  for (std::size_t i = 0; i < outcome.found.size(); ++i) found[i] = outcome.found[i] ? 1 : 0;
-  *out = ToC(std::move(outcome));
+}
+
+KVF_EXPORT void kvf_lookup_single_lanes(kvf_client* client, const kvf_chain* keys,
+                                        const kvf_lane* lanes, std::size_t lane_count,
+                                        std::uint32_t budget_ms, std::uint8_t* found,
+                                        kvf_lookup* out) try {
+  LookupSingle(client, keys, lanes, lane_count, budget_ms, found, out);
 } catch (const std::exception&) {
   *out = kNothing;
 }
@@ -214,15 +252,26 @@ KVF_EXPORT std::uint32_t kvf_put_blocks(kvf_client* client, const kvf_chain* cha
   for (std::size_t i = 0; i < count; ++i) {
     wanted.push_back({{static_cast<const std::byte*>(blocks[i].data), blocks[i].size}, {}});
   }
-  const kvfabric::PutOutcome put =
-      client->client->Put(chain->chain, first, wanted, ToLane(lane), ToBudget(budget_ms));
-  std::uint32_t good = 0;
-  for (std::size_t i = 0; i < put.status.size(); ++i) {
-    results[i] = static_cast<std::uint8_t>(put.status[i]);
-    good += put.status[i] == kvfabric::PutResult::kOk ||
-            put.status[i] == kvfabric::PutResult::kAlreadyExists;
+  return PutAll(client, chain, first, wanted, lane, budget_ms, results, nullptr);
+} catch (const std::exception&) {
+  return 0;
+}
+
+KVF_EXPORT std::uint32_t kvf_put_described(kvf_client* client, const kvf_chain* chain,
+                                           std::uint32_t first, const kvf_block* blocks,
+                                           std::size_t count, kvf_lane lane,
+                                           std::uint32_t budget_ms, std::uint8_t* results,
+                                           std::uint8_t* copies) try {
+  std::fill_n(results, count, static_cast<std::uint8_t>(KVF_PUT_DROPPED));
+  if (copies != nullptr) std::fill_n(copies, count, std::uint8_t{0});
+  std::vector<kvfabric::PutBlock> wanted;
+  wanted.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const kvf_block& block = blocks[i];
+    wanted.push_back({{static_cast<const std::byte*>(block.data), block.size},
+                      {static_cast<const char*>(block.metadata), block.metadata_size}});
   }
-  return good;
+  return PutAll(client, chain, first, wanted, lane, budget_ms, results, copies);
 } catch (const std::exception&) {
   return 0;
 }

@@ -61,6 +61,14 @@ typedef struct kvf_span {
   size_t size;
 } kvf_span;
 
+/* A block and what its writer says of it: up to 4096 bytes, none if size is 0. */
+typedef struct kvf_block {
+  const void* data;
+  size_t size;
+  const void* metadata;
+  size_t metadata_size;
+} kvf_block;
+
 /* Why a look-up said no to the first block it said no to. */
 typedef enum kvf_miss {
   KVF_MISS_NONE = 0,
@@ -68,7 +76,8 @@ typedef enum kvf_miss {
   KVF_MISS_LEASE_BUDGET,
   KVF_MISS_DEADLINE,
   KVF_MISS_NO_MAP,
-  KVF_MISS_NO_AGENT
+  KVF_MISS_NO_AGENT,
+  KVF_MISS_REFUSED /* no request that an agent takes, e.g. of more than 64 lanes */
 } kvf_miss;
 
 typedef enum kvf_put {
@@ -76,7 +85,7 @@ typedef enum kvf_put {
   KVF_PUT_ALREADY_EXISTS,
   KVF_PUT_NO_SPACE,
   KVF_PUT_CHECKSUM_MISMATCH,
-  KVF_PUT_FAILED,
+  KVF_PUT_FAILED, /* cannot be put: empty, or larger than staging, its pool or 1/16 of the arena */
   KVF_PUT_DROPPED /* no agent, or no answer in time */
 } kvf_put;
 
@@ -105,6 +114,8 @@ void kvf_client_destroy(kvf_client* client);
 kvf_status kvf_client_wait(const kvf_client* client, uint32_t budget_ms, char* why,
                            size_t why_size);
 void kvf_client_counters(const kvf_client* client, kvf_counters* out);
+/* Blocks missed because no agent takes such a request (KVF_MISS_REFUSED). */
+uint64_t kvf_client_missed_refused(const kvf_client* client);
 
 /* Copies the keys. NULL when a key is not 1..512 bytes. */
 kvf_chain* kvf_chain_create(const kvf_key* keys, size_t count);
@@ -117,6 +128,10 @@ void kvf_lookup_chain(kvf_client* client, const kvf_chain* chain, uint32_t first
 /* For KVF_SINGLE, all keys of `keys`: found[i] = 1 when key i is there, out->hits how many are. */
 void kvf_lookup_single(kvf_client* client, const kvf_chain* keys, uint32_t budget_ms,
                        uint8_t* found, kvf_lookup* out);
+/* The same in these lanes (as for kvf_lookup_chain): there = in all of them. */
+void kvf_lookup_single_lanes(kvf_client* client, const kvf_chain* keys, const kvf_lane* lanes,
+                             size_t lane_count, uint32_t budget_ms, uint8_t* found,
+                             kvf_lookup* out);
 /* 1 when the lease goes on for another lease time, 0 when it is over. */
 int kvf_lease_renew(kvf_client* client, const kvf_lease* lease, uint32_t budget_ms);
 void kvf_lease_release(kvf_lease* lease);
@@ -131,6 +146,12 @@ uint32_t kvf_read(kvf_client* client, const kvf_lease* lease, const kvf_chain* c
 uint32_t kvf_put_blocks(kvf_client* client, const kvf_chain* chain, uint32_t first,
                         const kvf_span* blocks, size_t count, kvf_lane lane, uint32_t budget_ms,
                         uint8_t* results);
+
+/* The same of blocks with metadata; copies[i] is on how many nodes block i lies now, as far as its
+ * write policy waits for them. `copies` may be NULL. */
+uint32_t kvf_put_described(kvf_client* client, const kvf_chain* chain, uint32_t first,
+                           const kvf_block* blocks, size_t count, kvf_lane lane, uint32_t budget_ms,
+                           uint8_t* results, uint8_t* copies);
 
 /* Drops copies at known holders, best effort. Returns how many keys had one. */
 uint32_t kvf_delete(kvf_client* client, const kvf_chain* chain, uint32_t first, uint32_t count,

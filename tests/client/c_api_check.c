@@ -114,6 +114,15 @@ static int check_chain(const char* endpoints) {
   CHECK(done[0] == KVF_PUT_OK && done[2] == KVF_PUT_OK);
   CHECK(kvf_put_blocks(client, chain, 2, content_spans + 2, 1, kLane, kBudgetMs, done) == 1);
   CHECK(done[0] == KVF_PUT_ALREADY_EXISTS);
+  static const char too_much[4097];
+  const kvf_block described[2] = {{content[1], kBytes, "dtype=fp8", 9},
+                                  {content[2], kBytes, too_much, sizeof too_much}};
+  const kvf_lane other = {1, 0};
+  uint8_t copies[2] = {9, 9};
+  CHECK(kvf_put_described(client, chain, 1, described, 2, other, kBudgetMs, done, copies) == 1);
+  CHECK(done[0] == KVF_PUT_OK && done[1] == KVF_PUT_FAILED && copies[0] == 1 && copies[1] == 0);
+  CHECK(kvf_put_described(client, chain, 1, described, 1, other, kBudgetMs, done, NULL) == 1);
+  CHECK(done[0] == KVF_PUT_ALREADY_EXISTS);
   kvf_lookup found;
   kvf_lookup_chain(client, chain, 0, kBlocks, &kLane, 1, kBudgetMs, &found);
   CHECK(found.hits == 3 && found.local == 3 && found.peer == 0);
@@ -126,7 +135,14 @@ static int check_chain(const char* endpoints) {
   CHECK(kvf_delete(client, chain, 1, 1, kLane, kBudgetMs) == 1);
   kvf_counters counters;
   kvf_client_counters(client, &counters);
-  CHECK(counters.connects == 1 && counters.puts == 4 && counters.gets == kBlocks);
+  CHECK(counters.connects == 1 && counters.puts == 7 && counters.gets == kBlocks);
+  kvf_lane many[65];
+  for (int i = 0; i < 65; ++i) many[i] = kLane;
+  kvf_lookup refused;
+  CHECK(kvf_client_missed_refused(client) == 0);
+  kvf_lookup_chain(client, chain, 0, kBlocks, many, 65, kBudgetMs, &refused);
+  CHECK(refused.hits == 0 && refused.lease == NULL && refused.miss == KVF_MISS_REFUSED);
+  CHECK(kvf_client_missed_refused(client) == kBlocks);
   kvf_client_destroy(client);
   kvf_lease_release(found.lease); /* may outlive the client */
   kvf_chain_destroy(chain);
@@ -149,6 +165,13 @@ static int check_single(const char* endpoints) {
   kvf_lookup_single(client, keys, kBudgetMs, there, &found);
   CHECK(found.hits == 2 && found.lease != NULL);
   CHECK(there[0] == 0 && there[1] == 1 && there[2] == 0 && there[3] == 1);
+  const kvf_lane lanes[2] = {kLane, {1, 0}};
+  CHECK(kvf_put_blocks(client, keys, 3, content_spans + 3, 1, lanes[1], kBudgetMs, done) == 1);
+  kvf_lookup in_both;
+  kvf_lookup_single_lanes(client, keys, lanes, 2, kBudgetMs, there, &in_both);
+  CHECK(in_both.hits == 1 && in_both.lease != NULL);
+  CHECK(there[0] == 0 && there[1] == 0 && there[2] == 0 && there[3] == 1);
+  kvf_lease_release(in_both.lease);
   CHECK(kvf_read(client, found.lease, keys, 0, buffer_spans, kBlocks, kLane, kBudgetMs, done) == 2);
   CHECK(memcmp(buffer[3], content[3], kBytes) == 0);
   kvf_lease_release(found.lease);
