@@ -217,6 +217,7 @@ int main(int argc, char** argv) {
   app.add_flag("--long", options.long_form, "five times as many calls");
   app.add_option("--rounds", options.rounds, "look-ups of each kind")->capture_default_str();
   app.add_option("--json", options.json_file, "write the figures to this file too");
+  app.footer("example: bench/run lookup --rounds 200 --json lookup.json");
   CLI11_PARSE(app, argc, argv);
   const kvfabric::Status done = kvfabric::RunBench(options);
   if (done.ok()) return 0;
