@@ -43,24 +43,41 @@ void Spiller::Tick() {
     const auto pool = std::ranges::find(state.pools, pool_uid_, &PoolColdness::pool_uid);
     if (pool != state.pools.end()) seen[node] = {now - pool->coldest_age, pool->free_bytes};
   }
-  std::vector<Waiting> expired;
+  Batch expired;  // dies without the lock
   MutexLock lock(mu_);
   for (auto& [node, peer] : peers_) {
-    if (!seen.contains(node)) peer.coldest_touch.reset();
-    while (!peer.queue.empty() && now >= peer.queue.front().until) {
-      queued_bytes_ -= peer.queue.front().block.header().length_bytes;
-      expired.push_back(std::move(peer.queue.front()));
-      peer.queue.pop_front();
-      environment_.metrics->spill_dropped.Add();
-    }
+    DropExpired(peer, now, expired);
+    if (seen.contains(node)) continue;
+    peer.coldest_touch.reset();
+    peer.reported_bytes = 0;
+    peer.stored_bytes = 0;
+    peer.refused_until = {};
   }
   for (const auto& [node, coldness] : seen) {
     Peer& peer = peers_[node];
     peer.coldest_touch = coldness.first;
-    // The same figure again is the same keepalive: what was sent since is not in it.
-    if (peer.reported_bytes != coldness.second) peer.sent_bytes = 0;
-    peer.reported_bytes = coldness.second;
+    NoteReport(peer, coldness.second, now);
   }
+}
+
+void Spiller::DropExpired(Peer& peer, Clock::TimePoint now, Batch& expired) {
+  while (!peer.queue.empty() && now >= peer.queue.front().until) {
+    const std::uint64_t bytes = peer.queue.front().block.header().length_bytes;
+    queued_bytes_ -= bytes;
+    peer.waiting_bytes -= bytes;
+    expired.push_back(std::move(peer.queue.front()));
+    peer.queue.pop_front();
+    environment_.metrics->spill_dropped.Add();
+  }
+}
+
+// The same figure again is the same keepalive: what was stored since is not in it. After a while it
+// is a later one that says the same.
+void Spiller::NoteReport(Peer& peer, std::uint64_t free_bytes, Clock::TimePoint now) {
+  const bool changed = peer.reported_bytes != free_bytes;
+  if (changed || now - peer.stored_at >= kFigureAge) peer.stored_bytes = 0;
+  if (changed) peer.refused_until = {};
+  peer.reported_bytes = free_bytes;
 }
 
 std::optional<NodeIndex> Spiller::ChoosePeer(const BlockHeader& header) {
@@ -69,7 +86,7 @@ std::optional<NodeIndex> Spiller::ChoosePeer(const BlockHeader& header) {
   std::vector<std::optional<IdleTime>> coldest;
   for (const auto& [node, peer] : peers_) {
     nodes.push_back(node);
-    if (!peer.coldest_touch) {
+    if (!peer.coldest_touch || now < peer.refused_until) {
       coldest.emplace_back();
     } else if (peer.free_bytes() >= header.length_bytes) {
       // Among those with room the emptiest: not all to the first.
@@ -88,31 +105,31 @@ std::optional<NodeIndex> Spiller::ChoosePeer(const BlockHeader& header) {
   return nodes[*chosen];
 }
 
-bool Spiller::Enqueue(Waiting waiting, NodeIndex* node) {
+Spiller::Queued Spiller::Enqueue(Waiting& waiting, NodeIndex* node) {
   const BlockHeader& header = waiting.block.header();
   const std::optional<NodeIndex> chosen = ChoosePeer(header);
-  if (!chosen) return false;
+  if (!chosen) return Queued::kNoPeer;
   const std::uint64_t bytes = header.length_bytes;
-  if (queued_bytes_ + bytes > max_queued_bytes_) {
-    environment_.metrics->spill_dropped.Add();
-    return false;
-  }
+  if (queued_bytes_ + bytes > max_queued_bytes_) return Queued::kQueueFull;
   queued_bytes_ += bytes;
   Peer& peer = peers_[*chosen];
-  peer.sent_bytes += bytes;
+  peer.waiting_bytes += bytes;
   peer.queue.push_back(std::move(waiting));
   *node = *chosen;
-  return true;
+  return Queued::kYes;
 }
 
 bool Spiller::Take(PinnedBlock block) {
   if (block.header().spilled_in || block.header().has_other_holder) return false;
   NodeIndex node = kNoNode;
+  Waiting waiting{std::move(block), environment_.context->clock->Now() + kDeadline, false};
+  Queued queued = Queued::kNoPeer;
   {
     MutexLock lock(mu_);
-    const Clock::TimePoint until = environment_.context->clock->Now() + kDeadline;
-    if (!Enqueue({std::move(block), until, false}, &node)) return false;
+    queued = Enqueue(waiting, &node);
   }
+  if (queued == Queued::kQueueFull) environment_.metrics->spill_dropped.Add();
+  if (queued != Queued::kYes) return false;
   environment_.metrics->spill_offered.Add();
   Post(node);
   return true;
@@ -132,6 +149,7 @@ void Spiller::Pump(NodeIndex node) {
   PushCall::Args args;
   auto batch = std::make_shared<Batch>();
   std::uint64_t bytes = 0;
+  Clock::TimePoint until{};
   {
     MutexLock lock(mu_);
     Peer& peer = peers_[node];
@@ -140,6 +158,7 @@ void Spiller::Pump(NodeIndex node) {
     while (!peer.queue.empty() && args.blocks.size() < kBatchBlocks && bytes < kBatchBytes) {
       Waiting& waiting = peer.queue.front();
       bytes += waiting.block.header().length_bytes;
+      until = std::max(until, waiting.until);
       args.blocks.push_back(waiting.block);
       batch->push_back(std::move(waiting));
       peer.queue.pop_front();
@@ -148,11 +167,25 @@ void Spiller::Pump(NodeIndex node) {
   args.pool_uid = pool_uid_;
   args.reason = OfferReason::kSpill;
   args.link = environment_.context->peers->Link(node);
-  args.deadline = Deadline::At(batch->back().until);  // the older ones could have gone at once
+  args.deadline = Deadline::At(until);  // the older ones could have gone at once
   PushCall::Start(*environment_.context->clock, std::move(args),
                   [this, pass, node, batch](const std::vector<PushOutcome>& outcomes) {
                     OnPushed(node, std::move(*batch), outcomes);
                   });
+}
+
+void Spiller::NoteAnswers(Peer& peer, const Batch& batch,
+                          const std::vector<PushOutcome>& outcomes) {
+  const Clock::TimePoint now = environment_.context->clock->Now();
+  for (std::size_t at = 0; at < batch.size(); ++at) {
+    const std::uint64_t bytes = batch[at].block.header().length_bytes;
+    queued_bytes_ -= bytes;
+    peer.waiting_bytes -= bytes;
+    if (outcomes[at] == PushOutcome::kRefused) peer.refused_until = now + kRefusalPause;
+    if (outcomes[at] != PushOutcome::kStored) continue;
+    peer.stored_bytes += bytes;
+    peer.stored_at = now;
+  }
 }
 
 void Spiller::OnPushed(NodeIndex node, Batch batch, const std::vector<PushOutcome>& outcomes) {
@@ -164,12 +197,7 @@ void Spiller::OnPushed(NodeIndex node, Batch batch, const std::vector<PushOutcom
     const Clock::TimePoint now = environment_.context->clock->Now();
     Peer& peer = peers_[node];
     peer.busy = false;
-    for (const Waiting& waiting : batch) queued_bytes_ -= waiting.block.header().length_bytes;
-    const bool full = std::ranges::find(outcomes, PushOutcome::kRefused) != outcomes.end();
-    if (full) {
-      peer.coldest_touch.reset();
-      peer.sent_bytes = peer.reported_bytes;
-    }
+    NoteAnswers(peer, batch, outcomes);
     for (std::size_t at = 0; at < batch.size(); ++at) {
       taken += Holds(outcomes[at]) ? 1U : 0U;
       Waiting& waiting = batch[at];
@@ -177,7 +205,7 @@ void Spiller::OnPushed(NodeIndex node, Batch batch, const std::vector<PushOutcom
         continue;
       NodeIndex other = kNoNode;
       waiting.refused = true;
-      if (!Enqueue(std::move(waiting), &other)) continue;
+      if (Enqueue(waiting, &other) != Queued::kYes) continue;
       ++again;
       pump.push_back(other);
     }

@@ -7,7 +7,8 @@
 // only queues; offers and pushes run on links. Bounds: bytes queued and under way <= a twentieth of
 // the tier; each block has 200 ms, then it is dropped and counted. One batch per peer is under way.
 // What peers said of their coldest leaves is read every 50 ms, not per block. A peer that refuses
-// is full after all: it gets nothing until it says otherwise, and the block goes to another, once.
+// is full after all: it gets nothing until it says otherwise or a second has passed, and the block
+// goes to another, once.
 
 #include <algorithm>
 #include <deque>
@@ -45,6 +46,8 @@ class Spiller final : public SpillTarget {
 
  private:
   static constexpr std::chrono::milliseconds kDeadline{200};
+  static constexpr std::chrono::seconds kRefusalPause{1};
+  static constexpr std::chrono::seconds kFigureAge{1};  // some keepalives later the same is news
   static constexpr std::size_t kBatchBlocks = 64;
   static constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20U;
 
@@ -57,21 +60,31 @@ class Spiller final : public SpillTarget {
   struct Peer {
     std::optional<Clock::TimePoint> coldest_touch;  // of its coldest leaf; unset: it gets nothing
     std::uint64_t reported_bytes = 0;               // free below its watermark, as it said last
-    std::uint64_t sent_bytes = 0;                   // queued and sent since it said so
+    std::uint64_t waiting_bytes = 0;                // queued and under way
+    std::uint64_t stored_bytes = 0;                 // since it said so
+    Clock::TimePoint stored_at{};
+    Clock::TimePoint refused_until{};
     std::uint64_t free_bytes() const {
-      return reported_bytes - std::min(reported_bytes, sent_bytes);
+      return reported_bytes - std::min(reported_bytes, waiting_bytes + stored_bytes);
     }
     std::deque<Waiting> queue;
     bool busy = false;
   };
 
+  enum class Queued : std::uint8_t { kYes, kNoPeer, kQueueFull };
+
+  void DropExpired(Peer& peer, Clock::TimePoint now, Batch& expired) REQUIRES(mu_);
+  static void NoteReport(Peer& peer, std::uint64_t free_bytes, Clock::TimePoint now);
   std::optional<NodeIndex> ChoosePeer(const BlockHeader& header) REQUIRES(mu_);
-  // False: no peer for it, or no room in the queue.
-  bool Enqueue(Waiting waiting, NodeIndex* node) REQUIRES(mu_);
+  // Takes `waiting` only when it says yes: what is dropped must die without the lock.
+  Queued Enqueue(Waiting& waiting, NodeIndex* node) REQUIRES(mu_);
   void Post(NodeIndex node);
   void Pump(NodeIndex node) EXCLUDES(mu_);
   void OnPushed(NodeIndex node, Batch batch, const std::vector<PushOutcome>& outcomes)
       EXCLUDES(mu_);
+  // Takes what the answers say of the room at `peer` into account.
+  void NoteAnswers(Peer& peer, const Batch& batch, const std::vector<PushOutcome>& outcomes)
+      REQUIRES(mu_);
 
   const std::string pool_uid_;
   const Environment environment_;
