@@ -143,7 +143,8 @@ Result<FabricSettings> FabricDirectory::LoadSettings() const {
                                           .http = node.at("http").get<std::uint16_t>()}});
     }
   } catch (const Json::exception& error) {
-    return DataLoss(this->settings().string() + ": " + error.what());
+    return DataLoss(this->settings().string() + ": " + error.what() +
+                    ": mend this field, or remove the file and run kvctl up -f POOL.yaml again");
   }
   return settings;
 }
@@ -165,11 +166,15 @@ Status FabricDirectory::SaveSettings(const FabricSettings& settings) const {
 
 namespace {
 
+// The first token of each tenant; a second one is on its way in or out.
 std::map<std::string, std::string> ParseTokens(const std::string& text) {
   std::map<std::string, std::string> tokens;
   std::istringstream lines(text);
-  std::string tenant, token;
-  while (lines >> tenant >> token) tokens[tenant] = token;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string tenant, token;
+    if (words >> tenant >> token && tenant.front() != '#') tokens.emplace(tenant, token);
+  }
   return tokens;
 }
 
@@ -180,17 +185,15 @@ Result<std::map<std::string, std::string>> FabricDirectory::EnsureTokens(
   const Result<std::string> text = ReadFile(tokens());
   if (!text.ok() && text.status().code() != StatusCode::kNotFound) return text.status();
   std::map<std::string, std::string> known = ParseTokens(text.value_or(""));
+  std::string lines = text.value_or("");
+  if (!lines.empty() && lines.back() != '\n') lines += '\n';
   const std::size_t before = known.size();
   for (const std::string& tenant : tenants) {
     if (known.contains(tenant)) continue;
     KVF_ASSIGN_OR_RETURN(known[tenant], FreshToken());
+    lines.append(tenant).append(" ").append(known[tenant]) += '\n';
   }
-  if (known.size() != before) {
-    std::string lines;
-    for (const auto& [tenant, token] : known)
-      lines.append(tenant).append(" ").append(token) += '\n';
-    KVF_RETURN_IF_ERROR(WriteFileAtomically(tokens(), lines, 0600));
-  }
+  if (known.size() != before) KVF_RETURN_IF_ERROR(WriteFileAtomically(tokens(), lines, 0600));
   return known;
 }
 
@@ -215,7 +218,9 @@ Result<AgentRun> FabricDirectory::ReadAgentRun(const std::string& node) const {
                  .bulk = PortOf(json.at("bulk").get<std::string>()),
                  .http = PortOf(json.at("http").get<std::string>())};
   } catch (const Json::exception& error) {
-    return DataLoss(agent_json(node).string() + ": " + error.what());
+    return DataLoss(agent_json(node).string() + ": " + error.what() +
+                    ": the agent writes it at start: kvctl node kill " + node +
+                    ", then kvctl node add " + node);
   }
   return run;
 }

@@ -59,7 +59,7 @@ struct LocalOperator::Parts {
   std::jthread loop_thread;
 
   Status OpenApi();
-  Status StartServers(const std::map<std::string, std::string>& tokens);
+  Status StartServers(const kube::Tokens& tokens);
   Status WriteFiles();
   void MakeLoop(const std::string& admin_token);
   // On the timer's own thread, which its destructor waits for.
@@ -93,7 +93,7 @@ void LocalOperator::Parts::MakeLoop(const std::string& admin_token) {
       std::move(options));
 }
 
-Status LocalOperator::Parts::StartServers(const std::map<std::string, std::string>& tokens) {
+Status LocalOperator::Parts::StartServers(const kube::Tokens& tokens) {
   kube::EmbeddedApiServer::Options server;
   server.port = flags.listen.port;
   server.tokens = tokens;
@@ -169,7 +169,7 @@ Result<std::unique_ptr<LocalOperator>> LocalOperator::Start(const OperatorFlags&
   Parts& parts = *out->parts_;
   parts.flags = flags;
   KVF_RETURN_IF_ERROR(parts.OpenApi());
-  parts.MakeLoop(tokens.at("admin"));
+  parts.MakeLoop(kube::FirstToken(tokens, "admin"));
   KVF_RETURN_IF_ERROR(parts.StartServers(tokens));
   KVF_RETURN_IF_ERROR(parts.WriteFiles());
   parts.elections = std::make_unique<Timer>(Clock::System());

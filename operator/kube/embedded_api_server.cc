@@ -53,8 +53,7 @@ bool SameSecret(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-Status Authenticate(const std::map<std::string, std::string>& tokens,
-                    const std::string& authorization) {
+Status Authenticate(const Tokens& tokens, const std::string& authorization) {
   const bool bearer = authorization.compare(0, kBearer.size(), kBearer) == 0;
   const std::string_view token =
       bearer ? std::string_view(authorization).substr(kBearer.size()) : std::string_view();
@@ -302,7 +301,7 @@ std::string EmbeddedApiServer::Kubeconfig() const {
          "- name: admin\n"
          "  user:\n"
          "    token: \"" +
-         state_->options.tokens.at("admin") +
+         FirstToken(state_->options.tokens, "admin") +
          "\"\n"
          "contexts:\n"
          "- name: kvfabric-local\n"

@@ -10,20 +10,20 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 
 #include "common/status.h"
 #include "operator/kube/kube_api.h"
+#include "operator/kube/token_file.h"
 
 namespace kvfabric::kube {
 
 class EmbeddedApiServer {
  public:
   struct Options {
-    std::uint16_t port = 0;                     // 0 = any; 127.0.0.1 only
-    std::map<std::string, std::string> tokens;  // tenant -> token; must hold `admin`
+    std::uint16_t port = 0;  // 0 = any; 127.0.0.1 only
+    Tokens tokens;           // must hold `admin`
     std::string version = "v0.1.0";
     // Objects as kubectl's table; null = it prints names only. Called on the server's threads.
     std::function<std::string(Kind, const ObjectList&)> table;

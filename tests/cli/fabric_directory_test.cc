@@ -90,6 +90,19 @@ TEST_F(Directory, TokensStayAndAreSecret) {
   EXPECT_EQ(unknown.status().message().find(second->at("team-a")), std::string::npos);
 }
 
+// Two tokens of a tenant are a rotation under way: both stay, the first is the one in use.
+TEST_F(Directory, TokensKeepWhatAPersonWrote) {
+  const FabricDirectory fabric = At("x");
+  ASSERT_TRUE(fabric.Make().ok());
+  const std::string written = "# rotated\nadmin new-token-0\nadmin old-token-0\ndefault d-token-00";
+  ASSERT_TRUE(WriteFileAtomically(fabric.tokens(), written, 0600).ok());
+  EXPECT_EQ(*fabric.TokenOf("admin"), "new-token-0");
+  const auto all = fabric.EnsureTokens({"default", "admin", "team-a"});
+  ASSERT_TRUE(all.ok()) << all.status().ToString();
+  EXPECT_EQ(all->size(), 3U);
+  EXPECT_EQ(*ReadFile(fabric.tokens()), written + "\nteam-a " + all->at("team-a") + "\n");
+}
+
 TEST_F(Directory, SocketPathsFitWhateverTheDirectory) {
   const FabricDirectory deep = At(std::string(90, 'd'));
   const std::string socket = deep.agent_socket("node-1").string();

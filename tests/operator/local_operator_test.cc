@@ -140,10 +140,23 @@ TEST_F(LocalOperatorTest, PortInUseIsNamed) {
       << second.status().message();
 }
 
+// A rotation: the new token is brought in, then the old one goes. Agents take such a file too.
+TEST_F(LocalOperatorTest, TakesSeveralTokensOfATenant) {
+  WriteTokens("# rotated\nadmin new-token-1\nadmin old-token-1\nTeam_A \"quoted-token\"\n", 0600);
+  const auto running = LocalOperator::Start(flags_);
+  ASSERT_TRUE(running.ok()) << running.status().ToString();
+  std::string kubeconfig = ReadFile("kubeconfig");
+  EXPECT_NE(kubeconfig.find("new-token-1"), std::string::npos) << "the first is the one to use";
+  EXPECT_TRUE(Client()->Ping().ok());
+  kubeconfig.replace(kubeconfig.find("new-token-1"), 11, "old-token-1");
+  std::ofstream(dir_.path() / "kubeconfig") << kubeconfig;
+  EXPECT_TRUE(Client()->Ping().ok());
+}
+
 TEST_F(LocalOperatorTest, TokensAreCheckedBeforeAnythingStarts) {
   WriteTokens("admin 0123456789\n", 0640);
   EXPECT_EQ(LocalOperator::Start(flags_).status().code(), StatusCode::kPermissionDenied);
-  WriteTokens("team short\nTeam 0123456789\nteam a b\nteam-a 0123456789\nteam-a 0123456789\n",
+  WriteTokens("team short\nteam-b 12345678 x\nteam a b\nteam-a 0123456789\nteam-c 0123456789\n",
               0600);
   const Status status = LocalOperator::Start(flags_).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
