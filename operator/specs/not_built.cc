@@ -58,6 +58,20 @@ std::vector<std::string> Simplifications(const PoolSpec& spec) {
   if (spec.security.transport == "MTLS") {
     out.emplace_back("transport MTLS runs as bearer tokens over clear loopback");
   }
+  // Taken and kept, not in force yet. A default that does nothing is not worth a word.
+  const auto idle = [&](bool written, const char* text) {
+    if (written) out.emplace_back(text);
+  };
+  const PoolSpec plain{};
+  idle(spec.access.lookup_deadline != plain.access.lookup_deadline,
+       "access.lookupDeadline is not in force: each look-up has the deadline its client gives");
+  idle(spec.access.load_deadline.has_value(),
+       "access.loadDeadline is not in force: each read has the deadline its client gives");
+  idle(spec.rebalance.max_concurrent_migrations != plain.rebalance.max_concurrent_migrations,
+       "rebalance.maxConcurrentMigrations is not in force: bandwidthLimit bounds what moves");
+  idle(!(spec.domain == plain.domain),
+       "domain is not in force: any engine with a tenant's token may join, and fingerprints keep "
+       "models apart");
   return out;
 }
 

@@ -51,6 +51,7 @@ struct DomainSpec {
   std::optional<std::uint32_t> block_tokens;  // unset = any
   std::string hash_algorithm;                 // "" = any
   std::string hash_seed;
+  bool operator==(const DomainSpec&) const = default;
 };
 struct PlacementSpec {
   std::map<std::string, std::string> node_selector;

@@ -21,6 +21,18 @@ std::string Shown(const Json& value) {
   return text;
 }
 
+// The value a rule's fieldPath (".codec", ".a.b") points to.
+std::string ShownAt(const Json& value, std::string_view field_path) {
+  const Json* at = &value;
+  while (at != nullptr && !field_path.empty()) {
+    field_path.remove_prefix(1);  // the dot
+    const std::string_view step = field_path.substr(0, field_path.find('.'));
+    at = Find(*at, std::string(step));
+    field_path.remove_prefix(step.size());
+  }
+  return at == nullptr ? "absent" : Shown(*at);
+}
+
 // Single edits between two words, letter case aside.
 std::size_t Distance(const std::string& a, const std::string& b) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
@@ -283,7 +295,8 @@ class Checker {
     for (const SchemaRule& rule : node.rules) {
       if (rule.transition && old == nullptr) continue;
       if (rule.check(value, old)) continue;
-      faults_->push_back({path_ + rule.field_path, rule.message});
+      faults_->push_back(
+          {path_ + rule.field_path, ShownAt(value, rule.field_path) + ": " + rule.message});
       valid = false;
     }
     return valid;

@@ -154,6 +154,23 @@ TEST(NotBuilt, NamesWhatToWriteInstead) {
   EXPECT_EQ(Simplifications(plain.spec).size(), 2U) << "ReuseAware and MTLS";
 }
 
+TEST(Simplifications, NamesWhatIsTakenAndNotInForce) {
+  const Pool pool = *DecodePool(PoolObject(
+      std::string(kHead) +
+      "spec:\n  tiers: [{name: d, type: DRAM, capacityPerNode: 1Gi, evictionPolicy: LRU}]\n"
+      "  security: {transport: Disabled}\n"
+      "  access: {lookupDeadline: 20ms, loadDeadline: 2s}\n"
+      "  rebalance: {maxConcurrentMigrations: 2}\n"
+      "  domain: {models: [llama]}\n"));
+  ASSERT_TRUE(pool.faults.empty()) << pool.faults.front().field << pool.faults.front().message;
+  const std::vector<std::string> said = Simplifications(pool.spec);
+  ASSERT_EQ(said.size(), 4U);
+  EXPECT_EQ(said[0].find("access.lookupDeadline"), 0U);
+  EXPECT_EQ(said[1].find("access.loadDeadline"), 0U);
+  EXPECT_EQ(said[2].find("rebalance.maxConcurrentMigrations"), 0U);
+  EXPECT_EQ(said[3].find("domain"), 0U);
+}
+
 ShardMap PlanMap(std::size_t members, std::uint32_t slots) {
   PlanInput input;
   input.pool_uid = "u1";
