@@ -10,6 +10,12 @@ namespace {
 // `_` stands in no Kubernetes name.
 constexpr char kBetween = '_';
 
+std::filesystem::path FileOf(const FabricDirectory& directory, const std::string& pool) {
+  std::string name = pool;
+  std::replace(name.begin(), name.end(), '/', kBetween);
+  return directory.pools() / (name + ".yaml");
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> PoolNames(const FabricDirectory& directory) {
@@ -33,9 +39,27 @@ Result<std::vector<std::string>> PoolNames(const FabricDirectory& directory) {
 
 Status SavePoolFile(const FabricDirectory& directory, const std::string& pool,
                     const std::string& yaml) {
-  std::string name = pool;
-  std::replace(name.begin(), name.end(), '/', kBetween);
-  return WriteFileAtomically(directory.pools() / (name + ".yaml"), yaml, 0600);
+  return WriteFileAtomically(FileOf(directory, pool), yaml, 0600);
+}
+
+Result<std::vector<PoolDocument>> WithAppliedPools(const FabricDirectory& directory,
+                                                   std::vector<PoolDocument> pools) {
+  const Result<std::vector<std::string>> names = PoolNames(directory);
+  if (!names.ok()) {
+    if (names.status().code() == StatusCode::kNotFound) return pools;
+    return names.status();
+  }
+  for (const std::string& name : *names) {
+    const auto same = [&](const PoolDocument& pool) { return pool.name == name; };
+    if (std::any_of(pools.begin(), pools.end(), same)) continue;
+    const std::filesystem::path file = FileOf(directory, name);
+    KVF_ASSIGN_OR_RETURN(const std::string yaml, ReadFile(file));
+    // The whole file that was applied, perhaps with other pools in it.
+    KVF_ASSIGN_OR_RETURN(std::vector<PoolDocument> applied, ReadPools(yaml, file.string()));
+    const auto found = std::find_if(applied.begin(), applied.end(), same);
+    if (found != applied.end()) pools.push_back(std::move(*found));
+  }
+  return pools;
 }
 
 Result<std::string> ChoosePool(const FabricDirectory& directory, const std::string& wanted) {

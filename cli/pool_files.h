@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/fabric_directory.h"
+#include "cli/pool_yaml.h"
 #include "common/status.h"
 
 namespace kvfabric::cli {
@@ -15,6 +16,9 @@ namespace kvfabric::cli {
 Result<std::vector<std::string>> PoolNames(const FabricDirectory& directory);
 Status SavePoolFile(const FabricDirectory& directory, const std::string& pool,
                     const std::string& yaml);
+// `pools` and those that earlier ones applied; of the same name the one in `pools`.
+Result<std::vector<PoolDocument>> WithAppliedPools(const FabricDirectory& directory,
+                                                   std::vector<PoolDocument> pools);
 // `wanted` if it is there; the only pool when `wanted` is empty. NOT_FOUND names those there are.
 Result<std::string> ChoosePool(const FabricDirectory& directory, const std::string& wanted);
 

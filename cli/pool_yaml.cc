@@ -85,6 +85,10 @@ Result<std::vector<PoolDocument>> ReadPools(std::string_view yaml, std::string_v
   return pools;
 }
 
+std::uint64_t LargestBlockBytes(std::uint64_t arena_bytes) {
+  return std::clamp(arena_bytes / 16, kMiB, kMaxMemfdBytes);
+}
+
 std::uint64_t ArenaBytesFor(const std::vector<PoolDocument>& pools) {
   std::uint64_t capacity = 0;
   std::set<std::string> tenants = {kDefaultTenant};
@@ -98,7 +102,7 @@ std::uint64_t ArenaBytesFor(const std::vector<PoolDocument>& pools) {
   std::uint64_t arena = 0;
   for (int round = 0; round < 8; ++round) {
     arena = need + tenants.size() * memfd;
-    memfd = std::clamp(arena / 16, kMiB, kMaxMemfdBytes);
+    memfd = LargestBlockBytes(arena);
   }
   return (arena + kMiB - 1) / kMiB * kMiB;
 }

@@ -22,6 +22,9 @@ struct PoolDocument {
 // INVALID_ARGUMENT names every fault of every document: path, value, rule, what to write instead.
 Result<std::vector<PoolDocument>> ReadPools(std::string_view yaml, std::string_view file);
 
+// What fits into one memfd of an agent with this memory.
+std::uint64_t LargestBlockBytes(std::uint64_t arena_bytes);
+
 // Memory a node needs for these pools: 1.25 x capacities, and a memfd for each tenant.
 std::uint64_t ArenaBytesFor(const std::vector<PoolDocument>& pools);
 

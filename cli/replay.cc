@@ -69,9 +69,14 @@ Status CheckNumbers(const ReplayArgs& args, const Trace& trace) {
                            " tokens must be 8 to " + std::to_string(kMaxBlockBytes) +
                            " bytes in steps of 8: write e.g. 64");
   if (args.clients == 0 || args.clients > 256)
-    return InvalidArgument("--clients " + std::to_string(args.clients) + ": must be 1 to 256");
-  if (args.speed < 0) return InvalidArgument("--speed: must be 0 (closed loop) or more");
-  if (args.window_s <= 0) return InvalidArgument("--window: must be more than 0 seconds");
+    return InvalidArgument("--clients " + std::to_string(args.clients) +
+                           ": must be 1 to 256: write e.g. 8");
+  if (args.speed < 0)
+    return InvalidArgument("--speed " + FormatNumber(args.speed, 2) +
+                           ": must be 0 (as fast as clients can) or more: write e.g. 60");
+  if (args.window_s <= 0)
+    return InvalidArgument("--window " + FormatNumber(args.window_s, 2) +
+                           ": must be more than 0 seconds: write e.g. 5");
   return Status::Ok();
 }
 

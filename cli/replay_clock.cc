@@ -34,10 +34,10 @@ bool ReplayClock::WaitFor(double trace_s) {
   if (speed_ > 0) {
     const Clock::TimePoint due = DueAt(trace_s);
     while (!stopped_ && clock_.Now() < due) moved_.WaitUntil(mu_, due);
-  } else {
-    while (!stopped_ && begun_s_ < trace_s) moved_.Wait(mu_);
+    return clock_.Now() >= due;
   }
-  return !stopped_;
+  while (!stopped_ && begun_s_ < trace_s) moved_.Wait(mu_);
+  return begun_s_ >= trace_s;
 }
 
 void ReplayClock::Stop() {

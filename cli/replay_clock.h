@@ -26,7 +26,7 @@ class ReplayClock {
   // Before a request is begun: waits until it is due, or tells the time in a closed loop. Answers
   // by how many seconds of wall time it is late. False in `go`: stopped.
   double Begin(double trace_s, bool* go) EXCLUDES(mu_);
-  // Waits until trace time reaches `trace_s`; false when stopped first.
+  // Waits until trace time reaches `trace_s`; false when stopped before that.
   bool WaitFor(double trace_s) EXCLUDES(mu_);
   // Ends all waits, now and later.
   void Stop() EXCLUDES(mu_);

@@ -51,12 +51,18 @@ std::vector<EventOutcome> ReplayConductor::outcomes() const {
 
 void ReplayConductor::Conduct(const std::vector<ReplayEvent>& events) {
   for (const ReplayEvent& event : events) {
-    if (!clock_.WaitFor(event.at_s)) return;
+    const bool due = clock_.WaitFor(event.at_s);
+    // What Finish does anyway.
+    if (!due && event.kind == EventKind::kContinue) continue;
     EventOutcome outcome;
     outcome.event = event;
     outcome.node = event.node.empty() ? default_node_ : event.node;
     outcome.wall_s = clock_.WallSeconds();
-    outcome.status = Happen(event, outcome.node);
+    outcome.status =
+        due ? Happen(event, outcome.node)
+            : FailedPrecondition("the replay ended before trace second " +
+                                 std::to_string(static_cast<std::uint64_t>(event.at_s)) +
+                                 ": write an earlier one, or play more requests");
     outcome.done_s = clock_.WallSeconds();
     const MutexLock lock(mu_);
     outcomes_.push_back(std::move(outcome));

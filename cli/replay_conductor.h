@@ -41,7 +41,7 @@ class ReplayConductor {
   ReplayConductor& operator=(const ReplayConductor&) = delete;
 
   void Start(std::vector<ReplayEvent> events);
-  // Events that were not due yet do not happen. Stops the clock.
+  // Events that were not due yet do not happen and are told as such. Stops the clock.
   std::vector<EventOutcome> Finish() EXCLUDES(mu_);
   std::vector<EventOutcome> outcomes() const EXCLUDES(mu_);
 

@@ -11,8 +11,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-bool TakesANodeAway(EventKind kind) {
-  return kind == EventKind::kKill || kind == EventKind::kStop || kind == EventKind::kContinue;
+constexpr double kExcusedS = 2;
+
+// Whether a node that was there at `wall_s` may have gone between a yes and the read.
+bool Excuses(const EventOutcome& event, double wall_s) {
+  const EventKind kind = event.event.kind;
+  const bool takes_away =
+      kind == EventKind::kKill || kind == EventKind::kStop || kind == EventKind::kContinue;
+  return takes_away && event.status.ok() && event.wall_s <= wall_s &&
+         wall_s <= event.done_s + kExcusedS;
 }
 
 // Index of the event that a moment belongs to: the last one before it. A stop and its end are one
@@ -179,8 +186,10 @@ std::vector<EventEffect> EffectsOf(const ReplayReport& report) {
 std::uint64_t CountStale(const ReplayReport& report) {
   std::uint64_t stale = 0;
   for (const double at : report.tally.wrong_exists_at) {
-    const std::size_t event = EventAt(report.events, at);
-    if (event == kNone || !TakesANodeAway(report.events[event].event.kind)) ++stale;
+    if (std::none_of(report.events.begin(), report.events.end(),
+                     [&](const EventOutcome& event) { return Excuses(event, at); })) {
+      ++stale;
+    }
   }
   return stale;
 }

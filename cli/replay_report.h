@@ -43,7 +43,8 @@ struct EventEffect {
   std::uint64_t failed_puts = 0;
 };
 std::vector<EventEffect> EffectsOf(const ReplayReport& report);
-// Leased blocks that missed although no node had been killed or stopped by the event before.
+// Leased blocks that missed more than 2 s from any kill, stop or its end: within 2 s every agent
+// knows that the node is away, and says no. The report does not know which node held a block.
 std::uint64_t CountStale(const ReplayReport& report);
 
 std::string FormatReport(const ReplayReport& report);

@@ -50,6 +50,16 @@ class CleanReplay(unittest.TestCase):
             self.assertTrue(report["interrupted"])
             self.assertLess(report["requests"], report["requests_in_trace"])
 
+    @fast
+    def test_event_after_the_last_request_is_told_as_not_done(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 1)
+            done = f.kvctl("replay", str(f.trace(50)), "--kill", "1000", "-o", "json")
+            self.assertEqual(done.returncode, fabric.FAILED, done.stderr)
+            event = json.loads(done.stdout)["events"][0]
+            self.assertIn("ended before trace second 1000", event["error"])
+            self.assertTrue(alive(f.pid("node-0")))
+
     def test_capacity_far_below_the_trace_stays_clean(self) -> None:
         with Fabric() as f:
             f.up(pool_yaml(capacity="8Mi"), 3)

@@ -41,6 +41,16 @@ TEST(ReplayClock, AWaiterWakesWhenItsTimeIsReached) {
   EXPECT_TRUE(reached);
 }
 
+// The last request is begun, then the replay ends: an event at its time was due all the same.
+TEST(ReplayClock, WhatWasReachedBeforeTheStopIsReached) {
+  ReplayClock replay(Clock::System(), 0);
+  bool go = false;
+  replay.Begin(10, &go);
+  replay.Stop();
+  EXPECT_TRUE(replay.WaitFor(10));
+  EXPECT_FALSE(replay.WaitFor(10.1));
+}
+
 TEST(ReplayClock, StopEndsEveryWaitNowAndLater) {
   ReplayClock open(Clock::System(), 1);
   ReplayClock closed(Clock::System(), 0);

@@ -13,7 +13,7 @@ EventOutcome At(EventKind kind, double wall_s) {
   EventOutcome outcome;
   outcome.event.kind = kind;
   outcome.node = "node-1";
-  outcome.wall_s = wall_s;
+  outcome.wall_s = outcome.done_s = wall_s;
   return outcome;
 }
 
@@ -32,12 +32,21 @@ TEST(ReplayReport, GivesEachCaseToTheLastEventBeforeIt) {
   EXPECT_EQ(CountStale(report), 2U);
 }
 
+TEST(ReplayReport, AKillExcusesTwoSecondsAndNoMore) {
+  ReplayReport report;
+  report.events = {At(EventKind::kKill, 10), At(EventKind::kAdd, 11)};
+  report.events[0].done_s = 10.5;
+  // 11.5 s: the add came between, the kill explains it all the same.
+  report.tally.wrong_exists_at = {9.9, 10, 11.5, 12.4, 12.6, 300};
+  EXPECT_EQ(CountStale(report), 3U);
+}
+
 TEST(ReplayReport, AStopAndItsEndAreOneEvent) {
   ReplayReport report;
   report.events = {At(EventKind::kStop, 10), At(EventKind::kContinue, 20)};
-  report.tally.wrong_exists_at = {25};
+  report.tally.wrong_exists_at = {11, 21, 25};
   EXPECT_DOUBLE_EQ(EffectsOf(report)[0].wrong_exists_s, 15);
-  EXPECT_EQ(CountStale(report), 0U);
+  EXPECT_EQ(CountStale(report), 1U);
 }
 
 TEST(ReplayReport, AnEventThatDidNotHappenExcusesNothing) {
