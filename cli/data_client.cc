@@ -5,6 +5,7 @@
 #include "cli/fabric_directory.h"
 #include "cli/local_fabric.h"
 #include "cli/pool_files.h"
+#include "cli/terminal.h"
 #include "cli/verbs.h"
 
 namespace kvfabric::cli {
@@ -15,7 +16,8 @@ Result<std::string> FingerprintOf(const std::vector<std::string>& fields) {
   for (const std::string& field : fields) {
     const auto equals = field.find('=');
     if (equals == std::string::npos)
-      return InvalidArgument("--fingerprint " + field + ": must be NAME=VALUE");
+      return InvalidArgument("--fingerprint " + field +
+                             ": must be NAME=VALUE, e.g. --fingerprint model=llama-3-8b");
     pairs[field.substr(0, equals)] = field.substr(equals + 1);
   }
   if (pairs.empty()) pairs["client"] = "kvctl";
@@ -56,6 +58,11 @@ void AddDataOptions(DataOptions& options, Command& command) {
       "NAME=VALUE of the namespace's fingerprint, repeatable (default: client=kvctl)");
   add("--hex", &options.hex, "keys are hexadecimal");
   add("--timeout", &options.timeout_s, "seconds to wait for an answer");
+}
+
+std::string NoAnswer(const DataOptions& options) {
+  return "no agent answered within " + FormatNumber(options.timeout_s, 1) +
+         " s: see kvctl status whether one runs, or wait longer with --timeout";
 }
 
 Result<std::unique_ptr<Client>> OpenDataClient(const DataOptions& options) {

@@ -29,6 +29,9 @@ struct DataOptions {
 
 void AddDataOptions(DataOptions& options, Command& command);
 
+// For errors: what to do when no agent answered within the budget.
+std::string NoAnswer(const DataOptions& options);
+
 // Connected to the node asked for, or to the first that answers.
 Result<std::unique_ptr<Client>> OpenDataClient(const DataOptions& options);
 // Independent keys, as the client takes them.

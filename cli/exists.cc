@@ -19,7 +19,7 @@ ExitCode Run(const ExistsArgs& args) {
   const auto client = OpenDataClient(args.data);
   if (!client.ok()) return Fail(client.status());
   const LookupOutcome found = (*client)->Lookup(*keys, 0, keys->size(), {}, args.data.budget());
-  if (found.miss == Miss::kNoAgent) return Fail(Unavailable("exists: no agent answered in time"));
+  if (found.miss == Miss::kNoAgent) return Fail(Unavailable("exists: " + NoAnswer(args.data)));
   bool all = true;
   for (std::size_t i = 0; i < args.keys.size(); ++i) {
     const bool yes = i < found.found.size() && found.found[i];

@@ -21,8 +21,12 @@ ExitCode Run(const GetArgs& args) {
   const auto client = OpenDataClient(args.data);
   if (!client.ok()) return Fail(client.status());
   const GetOutcome got = (*client)->Get({}, *keys, 0, 1, {}, args.data.budget());
-  if (got.blocks.empty() || !got.blocks[0])
-    return Fail(NotFound("get " + args.key + ": not found"));
+  if (got.blocks.empty() || !got.blocks[0]) {
+    const ClientCounters counters = (*client)->counters();
+    if (counters.missed_no_agent + counters.missed_deadline > 0)
+      return Fail(Unavailable("get " + args.key + ": " + NoAnswer(args.data)));
+    return Fail(NotFound("get " + args.key + ": not found: no node has it (any more)"));
+  }
   const BlockView& view = *got.blocks[0];
   if (!view.Verify()) return Fail(NotFound("get " + args.key + ": went away while it was read"));
   const std::string_view text = AsText(view.bytes());

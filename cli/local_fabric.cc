@@ -12,6 +12,7 @@
 
 #include "cli/files.h"
 #include "cli/node_objects.h"
+#include "cli/terminal.h"
 #include "common/clock.h"
 #include "common/unique_fd.h"
 #include "operator/kube/remote_kube.h"
@@ -33,6 +34,8 @@ Status WaitForStart(const std::string& what, const std::filesystem::path& pid_fi
     if (StateOf(pid_file) == ProcessState::kDead)
       return FailedPrecondition(what + ": ended at start; its log (" + log.string() + ") says:\n" +
                                 TailOf(log, 8));
+    if (Interrupted())
+      return Cancelled(what + ": interrupted while it started; kvctl status shows what runs");
     if (deadline.Passed(Clock::System()))
       return DeadlineExceeded(what + ": not up after 60 s; its log (" + log.string() + ") says:\n" +
                               TailOf(log, 8));

@@ -10,8 +10,12 @@ int main(int argc, char** argv) {
   kvfabric::InitLogging("kvctl", kvfabric::LogLevel::kError);
   cli::CatchInterrupts();
   const std::vector<cli::CommandGroup> groups = {
-      {.name = "node", .summary = "List, add, drain and kill the nodes of a local fabric"},
-      {.name = "rebalance", .summary = "Look at slots that are on the move"},
+      {.name = "node",
+       .summary = "List, add, drain and kill the nodes of a local fabric",
+       .example = "kvctl node list\n  kvctl node kill node-1 && kvctl node add node-1"},
+      {.name = "rebalance",
+       .summary = "Look at slots that are on the move",
+       .example = "kvctl rebalance status"},
   };
   const std::vector<cli::Command> commands = {
       cli::UpCommand(),       cli::DownCommand(),

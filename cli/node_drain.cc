@@ -18,6 +18,11 @@ struct DrainArgs {
 ExitCode Run(const DrainArgs& args) {
   const Result<FabricDirectory> directory = FabricDirectory::At(args.directory);
   if (!directory.ok()) return Fail(directory.status());
+  const Result<FabricSettings> settings = directory->LoadSettings();
+  if (!settings.ok()) return Fail(settings.status());
+  if (settings->Find(args.node) == nullptr)
+    return Fail(NotFound("node " + args.node +
+                         ": not in this fabric: kvctl node list shows those that are"));
   const auto api = ConnectApi(*directory);
   if (!api.ok()) return Fail(api.status());
   const Status asked = SetDrain(**api, args.node, !args.undo);

@@ -74,6 +74,7 @@ ExitCode ParseAndRun(const std::vector<CommandGroup>& groups, const std::vector<
   for (const CommandGroup& group : groups) {
     CLI::App* parent = app.add_subcommand(group.name, group.summary);
     parent->require_subcommand(1);
+    parent->footer("Example:\n  " + group.example);
     parents[group.name] = parent;
   }
   const Command* chosen = nullptr;

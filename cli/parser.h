@@ -9,10 +9,11 @@
 
 namespace kvfabric::cli {
 
-// `groups` gives the summary of each first word that several commands share.
+// `groups` gives the summary and an example of each first word that several commands share.
 struct CommandGroup {
   std::string name;
   std::string summary;
+  std::string example;
 };
 
 ExitCode ParseAndRun(const std::vector<CommandGroup>& groups, const std::vector<Command>& commands,

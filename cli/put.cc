@@ -6,7 +6,10 @@
 #include <cstdio>
 
 #include "cli/data_client.h"
+#include "cli/fabric_directory.h"
 #include "cli/files.h"
+#include "cli/pool_yaml.h"
+#include "cli/terminal.h"
 #include "cli/verbs.h"
 
 namespace kvfabric::cli {
@@ -20,6 +23,25 @@ struct PutArgs {
   std::string file = "-";
 };
 
+// The agent says no more than that it failed; this is nearly always why.
+Status Refused(const PutArgs& args, std::size_t bytes) {
+  std::string text = "put " + args.key + ": the agent refused it";
+  const auto directory = FabricDirectory::At(args.data.directory);
+  const auto settings =
+      directory.ok() ? directory->LoadSettings() : Result<FabricSettings>(directory.status());
+  const std::uint64_t limit =
+      settings.ok() ? LargestBlockBytes(settings->arena_bytes) : kMaxBlockBytes;
+  if (bytes > limit) {
+    return InvalidArgument(text + ": a block of " + FormatBytes(static_cast<double>(bytes)) +
+                           " is larger than " + FormatBytes(static_cast<double>(limit)) +
+                           ", the smaller of 64 MiB and 1/16 of the node's memory: cut it, or give "
+                           "the pool a larger capacityPerNode");
+  }
+  return Internal(text +
+                  ": it is larger than the pool's capacityPerNode, or its log, "
+                  "agents/NODE/log in the fabric's directory, says why");
+}
+
 ExitCode Tell(const PutArgs& args, PutResult status, unsigned copies, std::size_t bytes) {
   switch (status) {
     case PutResult::kOk:
@@ -31,15 +53,16 @@ ExitCode Tell(const PutArgs& args, PutResult status, unsigned copies, std::size_
       return ExitCode::kOk;
     case PutResult::kNoSpace:
       return Fail(ResourceExhausted("put " + args.key +
-                                    ": no space: all blocks are in use, or the quota is full"));
+                                    ": no space: all blocks are in use, or the quota is full: "
+                                    "try again, or give the pool a larger capacityPerNode"));
     case PutResult::kDropped:
-      return Fail(Unavailable("put " + args.key + ": dropped: no agent answered in time"));
+      return Fail(Unavailable("put " + args.key + ": dropped: " + NoAnswer(args.data)));
     case PutResult::kChecksumMismatch:
-      return Fail(DataLoss("put " + args.key + ": bytes changed on the way"));
+      return Fail(DataLoss("put " + args.key + ": bytes changed on the way: put it again"));
     case PutResult::kFailed:
       break;
   }
-  return Fail(Internal("put " + args.key + ": the agent refused it (see its log)"));
+  return Fail(Refused(args, bytes));
 }
 
 ExitCode Run(const PutArgs& args) {
@@ -53,7 +76,7 @@ ExitCode Run(const PutArgs& args) {
   if (!client.ok()) return Fail(client.status());
   const PutBlock block{.bytes = AsBytes(*bytes), .metadata = {}};
   const PutOutcome put = (*client)->Put(*keys, 0, {&block, 1}, {}, args.data.budget());
-  if (put.status.empty()) return Fail(Unavailable("put: no answer"));
+  if (put.status.empty()) return Fail(Unavailable("put: " + NoAnswer(args.data)));
   return Tell(args, put.status[0], put.copies.empty() ? 0U : put.copies[0], bytes->size());
 }
 

@@ -1,12 +1,11 @@
 // kvctl status: pools and nodes of a fabric. With the operator down it says so and shows what the
 // operator last wrote.
 
+#include <time.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "cli/fabric_view.h"
 #include "cli/terminal.h"
@@ -68,20 +67,26 @@ std::string Complaints(const FabricView& view) {
 std::string NodeTable(const FabricView& view) {
   const bool zones = !view.nodes.empty() && !view.nodes[0].node.zone.empty();
   std::vector<std::vector<std::string>> rows = {
-      {"NODE", "ZONE", "AGENT", "PID", "STATE", "FIRST OWNER OF", "DIRECTORY OF", "HTTP"}};
+      {"NODE", "ZONE", "AGENT", "PID", "HTTP", "POOL", "STATE", "FIRST OWNER OF", "DIRECTORY OF"}};
   for (const NodeView& node : view.nodes) {
-    std::string state = "-", first = "-", all = "-";
+    std::vector<std::string> row = {node.node.name, zones ? node.node.zone : "-",
+                                    std::string(ProcessStateName(node.process)),
+                                    node.pid == 0 ? "-" : std::to_string(node.pid),
+                                    "127.0.0.1:" + std::to_string(node.node.ports.http)};
+    const std::size_t own = row.size();
+    // A line a pool; what is the node's own stands on the first.
     for (const PoolView& pool : view.pools) {
       const auto member = pool.map ? MembershipOf(*pool.map, node.node.name) : std::nullopt;
       if (!member) continue;
-      state = MemberStateName(member->state);
-      first = std::to_string(member->first_owner_slots) + " slots";
-      all = std::to_string(member->owner_slots) + " slots";
+      row.insert(row.end(), {pool.name, std::string(MemberStateName(member->state)),
+                             std::to_string(member->first_owner_slots) + " slots",
+                             std::to_string(member->owner_slots) + " slots"});
+      rows.push_back(row);
+      row.assign(own, "");
     }
-    rows.push_back({node.node.name, zones ? node.node.zone : "-",
-                    std::string(ProcessStateName(node.process)),
-                    node.pid == 0 ? "-" : std::to_string(node.pid), state, first, all,
-                    "127.0.0.1:" + std::to_string(node.node.ports.http)});
+    if (row[0].empty()) continue;
+    row.insert(row.end(), {"-", "-", "-", "-"});
+    rows.push_back(row);
   }
   return FormatTable(rows);
 }
@@ -146,8 +151,9 @@ ExitCode Run(const StatusArgs& args) {
   const bool redraw = args.watch && ::isatty(STDOUT_FILENO) == 1 && args.output == "text";
   ExitCode code = ShowOnce(*directory, args, redraw);
   while (args.watch && !Interrupted() && code != ExitCode::kNotFound) {
-    // A terminal is read by a person: a second is soon enough, and Ctrl-C ends the sleep.
-    std::this_thread::sleep_for(std::chrono::seconds(1));
+    // A terminal is read by a person: a second is soon enough. A signal ends nanosleep.
+    const timespec second{.tv_sec = 1, .tv_nsec = 0};
+    ::nanosleep(&second, nullptr);
     if (!Interrupted()) code = ShowOnce(*directory, args, redraw);
   }
   return args.watch && Interrupted() ? ExitCode::kOk : code;

@@ -18,10 +18,12 @@ namespace {
 
 // Set by the signal handler, read by any thread; nothing else is published through it.
 std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler stores to it");
+std::atomic<int> holds{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free,
+              "a signal handler uses them");
 
 void OnInterrupt(int signal) {
-  if (interrupted.exchange(true)) ::_exit(128 + signal);
+  if (interrupted.exchange(true) && holds.load() == 0) ::_exit(128 + signal);
 }
 
 std::size_t TerminalColumns() {
@@ -52,6 +54,9 @@ void CatchInterrupts() {
 }
 
 bool Interrupted() { return interrupted.load(); }
+
+InterruptHold::InterruptHold() { holds.fetch_add(1); }
+InterruptHold::~InterruptHold() { holds.fetch_sub(1); }
 
 ProgressLine::ProgressLine() : on_terminal_(StderrIsTerminal()) {}
 ProgressLine::~ProgressLine() { Clear(); }

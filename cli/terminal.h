@@ -14,6 +14,15 @@ namespace kvfabric::cli {
 void CatchInterrupts();
 bool Interrupted();
 
+// While one lives a second signal does not end the process: what was begun is being taken back.
+class InterruptHold {
+ public:
+  InterruptHold();
+  ~InterruptHold();
+  InterruptHold(const InterruptHold&) = delete;  // counted
+  InterruptHold& operator=(const InterruptHold&) = delete;
+};
+
 // A line on stderr that is redrawn in place on a terminal and absent elsewhere. The destructor
 // clears it, so that what is printed next starts on a clean line.
 class ProgressLine {

@@ -56,21 +56,37 @@ Result<FabricSettings> DecideSettings(const UpArgs& args, const FabricDirectory&
     return InvalidArgument("--agents " + std::to_string(args.agents) + ": at most " +
                            std::to_string(kMaxAgents) + " on one machine");
   FabricSettings settings = old.ok() ? *old : FabricSettings{};
-  const std::uint64_t need = ArenaBytesFor(pools);
+  KVF_ASSIGN_OR_RETURN(const std::vector<PoolDocument> all, WithAppliedPools(directory, pools));
+  const std::uint64_t need = ArenaBytesFor(all);
   const bool running =
       std::any_of(settings.nodes.begin(), settings.nodes.end(), [&](const FabricNode& node) {
         return StateOf(directory.agent_pid(node.name)) == ProcessState::kRunning;
       });
   if (!pools.empty() && need > settings.arena_bytes) {
     if (running)
-      return FailedPrecondition(args.file + ": needs " + FormatBytes(static_cast<double>(need)) +
-                                " a node and running agents have " +
-                                FormatBytes(static_cast<double>(settings.arena_bytes)) +
-                                ", which is fixed at their start: run kvctl down, then this again");
+      return FailedPrecondition(
+          args.file + ": needs " + FormatBytes(static_cast<double>(need)) + " a node" +
+          (all.size() > pools.size() ? ", other pools included," : "") +
+          " and running agents have " + FormatBytes(static_cast<double>(settings.arena_bytes)) +
+          ", which is fixed at their start: run kvctl down, then this again");
     settings.arena_bytes = need;
   }
   if (!old.ok()) settings.zones = static_cast<std::uint32_t>(args.zones);
   return settings;
+}
+
+// What was asked for and will not happen, so that nobody waits for it.
+void TellWhatStays(const UpArgs& args, const FabricSettings& settings, ProgressLine& line) {
+  if (settings.nodes.empty()) return;  // the first start
+  if (args.zones != 0 && args.zones != settings.zones)
+    line.Say("--zones " + std::to_string(args.zones) + ": ignored, zones were given at the first " +
+             "start (" + std::to_string(settings.zones) +
+             "): kvctl down --purge, then up, spreads them anew");
+  if (args.agents != 0 && args.agents < settings.nodes.size())
+    line.Say("--agents " + std::to_string(args.agents) + ": there are " +
+             std::to_string(settings.nodes.size()) +
+             " nodes and up takes none away: kvctl node drain NAME empties one, kvctl down --purge "
+             "starts over");
 }
 
 // Starts what does not run, and ends it again if the rest cannot be started.
@@ -80,10 +96,17 @@ class Starter {
 
   Status StartAll() {
     const Status started = Start();
-    if (started.ok()) return started;
-    for (const std::filesystem::path& pid_file : started_)
-      static_cast<void>(LocalFabric::EndProcess(pid_file, std::chrono::seconds(5)));
+    if (!started.ok()) EndAll();
     return started;
+  }
+  // Ends what this started, newest first, whatever signals come meanwhile.
+  void EndAll() {
+    const InterruptHold hold;
+    line_.Show(-1, "ending what was started");
+    while (!started_.empty()) {
+      static_cast<void>(LocalFabric::EndProcess(started_.back(), std::chrono::seconds(5)));
+      started_.pop_back();
+    }
   }
 
  private:
@@ -147,7 +170,7 @@ Status WaitUntilReady(kube::KubeClient& api, std::size_t nodes, double timeout_s
     }
     if (waiting == nullptr) return Status::Ok();
     line.Show(-1, WaitingFor(*waiting));
-    if (Interrupted()) return Cancelled("up: interrupted; what was started runs on");
+    if (Interrupted()) return Cancelled("up: interrupted");
     if (deadline.Passed(Clock::System()))
       return DeadlineExceeded(WaitingFor(*waiting) + " (after " + FormatNumber(timeout_s, 0) +
                               " s; it runs on: see kvctl status)");
@@ -155,10 +178,26 @@ Status WaitUntilReady(kube::KubeClient& api, std::size_t nodes, double timeout_s
   }
 }
 
+// With all processes running: tells the operator of nodes and pools, and waits.
+Status Publish(const UpArgs& args, LocalFabric& fabric, const PoolSource& source,
+               ProgressLine& line) {
+  const FabricDirectory& directory = fabric.directory();
+  KVF_ASSIGN_OR_RETURN(const auto api, ConnectApi(directory));
+  for (const FabricNode& node : fabric.settings().nodes)
+    KVF_RETURN_IF_ERROR(fabric.Publish(*api, node.name));
+  for (const PoolDocument& pool : source.pools) {
+    KVF_RETURN_IF_ERROR(
+        ApplyObject(*api, kube::Kind::kPool, pool.json).WithContext("pool " + pool.name));
+    KVF_RETURN_IF_ERROR(SavePoolFile(directory, pool.name, source.yaml));
+  }
+  return WaitUntilReady(*api, fabric.settings().nodes.size(), args.timeout_s, line);
+}
+
 Status BringUp(const UpArgs& args, const FabricDirectory& directory, const PoolSource& source,
                ProgressLine& line) {
   KVF_ASSIGN_OR_RETURN(const FabricSettings settings,
                        DecideSettings(args, directory, source.pools));
+  TellWhatStays(args, settings, line);
   KVF_RETURN_IF_ERROR(directory.Make());
   KVF_ASSIGN_OR_RETURN(const UniqueFd lock, directory.Lock());
   KVF_RETURN_IF_ERROR(directory.SaveSettings(settings));
@@ -170,16 +209,12 @@ Status BringUp(const UpArgs& args, const FabricDirectory& directory, const PoolS
   std::uint64_t wanted = args.agents;
   if (wanted == 0) wanted = settings.nodes.empty() ? kDefaultAgents : settings.nodes.size();
   while (fabric.settings().nodes.size() < wanted) KVF_RETURN_IF_ERROR(fabric.AddNode("").status());
-  KVF_RETURN_IF_ERROR(Starter(fabric, line).StartAll());
-  KVF_ASSIGN_OR_RETURN(const auto api, ConnectApi(directory));
-  for (const FabricNode& node : fabric.settings().nodes)
-    KVF_RETURN_IF_ERROR(fabric.Publish(*api, node.name));
-  for (const PoolDocument& pool : source.pools) {
-    KVF_RETURN_IF_ERROR(
-        ApplyObject(*api, kube::Kind::kPool, pool.json).WithContext("pool " + pool.name));
-    KVF_RETURN_IF_ERROR(SavePoolFile(directory, pool.name, source.yaml));
-  }
-  return WaitUntilReady(*api, fabric.settings().nodes.size(), args.timeout_s, line);
+  Starter starter(fabric, line);
+  KVF_RETURN_IF_ERROR(starter.StartAll());
+  const Status ready = Publish(args, fabric, source, line);
+  if (!Interrupted()) return ready;
+  starter.EndAll();
+  return Cancelled("up: interrupted; what it had started is ended again");
 }
 
 void Tell(const FabricDirectory& directory) {

@@ -17,6 +17,11 @@ def fast(method):
     return method
 
 
+def long(method):
+    method.long = True
+    return method
+
+
 BAD_POOL = """
 apiVersion: kvfabric.io/v1alpha1
 kind: KVCachePool
@@ -79,6 +84,51 @@ class Lifecycle(unittest.TestCase):
                            "1000", "spec.sharding.replicas", "spec.typo"):
                 self.assertIn(wanted, text)
             self.assertFalse(f.dir.exists(), "nothing may be started or written")
+
+    def test_second_pool_gets_its_own_share_of_memory(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 2)
+            first = json.loads((f.dir / "kvctl.json").read_text())["arenaBytes"]
+            second = f.work / "second.yaml"
+            second.write_text(pool_yaml(name="other"), encoding="utf-8")
+            done = f.kvctl("up", "-f", str(second))
+            self.assertNotEqual(done.returncode, 0, "the running agents have room for one")
+            self.assertIn("run kvctl down, then this again", done.stderr.decode())
+            f.must("down")
+            f.must("up", "-f", str(second))
+            both = json.loads((f.dir / "kvctl.json").read_text())["arenaBytes"]
+            self.assertGreaterEqual(both, first + (64 << 20))
+            status = f.must("status")
+            for pool in ("default/main", "default/other"):
+                rows = [line for line in status.splitlines() if pool in line and "slots" in line]
+                self.assertEqual(len(rows), 2, f"a line a node and pool:\n{status}")
+
+    def test_what_up_cannot_change_is_said(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 2)
+            said = f.kvctl("up", "--zones", "2", "--agents", "1").stderr.decode()
+            self.assertIn("--zones 2: ignored", said)
+            self.assertIn("--agents 1: there are 2 nodes", said)
+
+    def test_ctrl_c_of_up_leaves_nothing_running(self) -> None:
+        with Fabric() as f:
+            file = f.work / "pool.yaml"
+            file.write_text(pool_yaml(), encoding="utf-8")
+            for signals in (1, 2):
+                up = subprocess.Popen([str(fabric.BIN / "kvctl"), "up", "-f", str(file), "--agents",
+                                       "3", "--dir", str(f.dir)], stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE)
+                # All are started, the pool is not ready yet.
+                started = f.dir / "agents" / "node-2" / "pid"
+                wait_until(started.exists, 30, "the last agent is started")
+                pids = [f.pid()] + [f.pid(f"node-{i}") for i in range(3)]
+                for _ in range(signals):
+                    up.send_signal(signal.SIGINT)
+                    time.sleep(0.1)  # two keystrokes of a person
+                _, said = up.communicate(timeout=60)
+                self.assertEqual(up.returncode, 130, said)
+                self.assertFalse(any(alive(pid) for pid in pids), said)
+            f.must("up")
 
     @fast
     def test_what_is_not_built_is_refused_by_name(self) -> None:
