@@ -7,6 +7,7 @@ import stat
 import subprocess
 import time
 import unittest
+import urllib.request
 
 import fabric
 from fabric import Fabric, alive, pool_yaml, wait_until
@@ -65,11 +66,23 @@ class Lifecycle(unittest.TestCase):
             self.assertLessEqual(max(owned) - min(owned), 1)
             self.assertIn("16384 slots", f.must("slots"))
             f.must("rebalance", "status")
+            self.check_metrics_are_documented(f)
             f.must("down")
             self.assertFalse(any(alive(pid) for pid in pids))
             self.assertEqual(f.kvctl("status").returncode, fabric.NOT_RUNNING)
             f.must("down", "--purge")
             self.assertFalse(f.dir.exists())
+
+    def check_metrics_are_documented(self, f: Fabric) -> None:
+        documented = (fabric.ROOT / "docs" / "metrics.md").read_text()
+        ports = [f"127.0.0.1:{f.status()['nodes'][0]['http']}",
+                 json.loads((f.dir / "operator.json").read_text())["http"]]
+        for port in ports:
+            with urllib.request.urlopen(f"http://{port}/metrics", timeout=10) as answer:
+                names = [line.split()[2] for line in answer.read().decode().splitlines()
+                         if line.startswith("# TYPE")]
+            self.assertGreater(len(names), 5)
+            self.assertEqual([n for n in names if f"`{n}`" not in documented], [])
 
     @fast
     def test_bad_pool_names_every_fault_and_starts_nothing(self) -> None:
