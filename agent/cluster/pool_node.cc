@@ -155,7 +155,9 @@ void PoolNode::SetRouting(SharedRouting routing) {
 }
 
 void PoolNode::OnPeerChanged(NodeIndex /*peer*/, bool up) {
-  if (up) announcer_.Poke();
+  if (!up) return;
+  announcer_.Poke();
+  repair_.OnPeerUp();
 }
 
 void PoolNode::SweepIfDue() {

@@ -1,6 +1,7 @@
 #include "agent/cluster/replica_repair.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "agent/cluster/incoming_block.h"
@@ -47,7 +48,8 @@ void ReplicaRepair::OnLost(const PoolRouting& routing, NodeIndex lost) {
            {"member", pool.context().names->Name(lost)},
            {"blocks", found.size()}});
   MutexLock lock(mu_);
-  const std::size_t room = kMaxJobs - std::min(kMaxJobs, jobs_.size());
+  const std::size_t waiting = jobs_.size() + retries_.size() + waiting_for_peer_.size();
+  const std::size_t room = kMaxJobs - std::min(kMaxJobs, waiting);
   if (found.size() > room) {
     environment_.metrics->replicas_failed.Add(static_cast<double>(found.size() - room));
     found.resize(room);
@@ -57,10 +59,10 @@ void ReplicaRepair::OnLost(const PoolRouting& routing, NodeIndex lost) {
 
 std::size_t ReplicaRepair::waiting() const {
   MutexLock lock(mu_);
-  return jobs_.size() + retries_.size();
+  return jobs_.size() + retries_.size() + waiting_for_peer_.size();
 }
 
-bool ReplicaRepair::Plan(const PoolRouting& routing, const Job& job, Wanted* wanted) {
+ReplicaRepair::Wanted ReplicaRepair::Plan(const PoolRouting& routing, const Job& job) {
   PoolNode& pool = *environment_.pool;
   const PeerSet& peers = *pool.context().peers;
   std::uint32_t replicas = 1;
@@ -68,14 +70,20 @@ bool ReplicaRepair::Plan(const PoolRouting& routing, const Job& job, Wanted* wan
     MutexLock lock(mu_);
     replicas = replicas_;
   }
-  wanted->job = job;
+  Wanted wanted;
+  wanted.job = job;
   const Directory::Holders known = pool.directory().Find(job.id);
-  for (const NodeIndex node : known.span()) {
-    if (node == routing.self() || peers.Up(node)) wanted->holders.push_back(node);
+  const auto up = [&](NodeIndex node) { return node == routing.self() || peers.Up(node); };
+  std::ranges::copy_if(known.span(), std::back_inserter(wanted.holders), up);
+  if (wanted.holders.empty()) {
+    wanted.needs_peer = !known.span().empty();
+    return wanted;
   }
-  if (wanted->holders.empty()) return false;
-  wanted->targets = ReplicaTargets(routing, peers, job.slot, wanted->holders, replicas);
-  return !wanted->targets.empty();
+  wanted.targets = ReplicaTargets(routing, peers, job.slot, wanted.holders, replicas);
+  if (wanted.holders.size() + wanted.targets.size() >= replicas) return wanted;
+  const std::vector<NodeIndex> owners = routing.OwnersOf(job.slot);
+  wanted.needs_peer = !std::ranges::all_of(owners, up);
+  return wanted;
 }
 
 std::vector<ReplicaRepair::Job> ReplicaRepair::NextJobs() {
@@ -86,6 +94,10 @@ std::vector<ReplicaRepair::Job> ReplicaRepair::NextJobs() {
   if (now >= retry_at_) {
     jobs_.insert(jobs_.end(), retries_.begin(), retries_.end());
     retries_.clear();
+  }
+  if (now >= recheck_at_) {
+    jobs_.insert(jobs_.end(), waiting_for_peer_.begin(), waiting_for_peer_.end());
+    waiting_for_peer_.clear();
   }
   while (!jobs_.empty() && jobs.size() < kBatchBlocks) {
     jobs.push_back(jobs_.front());
@@ -105,6 +117,20 @@ void ReplicaRepair::Retry(Job job) {
   retries_.push_back(job);
 }
 
+void ReplicaRepair::WaitForPeer(const Job& job) {
+  MutexLock lock(mu_);
+  // Not only until one is heard of: it may come up between the look and this.
+  if (waiting_for_peer_.empty()) {
+    recheck_at_ = environment_.pool->context().clock->Now() + kRecheckAfter;
+  }
+  waiting_for_peer_.push_back(job);
+}
+
+void ReplicaRepair::OnPeerUp() {
+  MutexLock lock(mu_);
+  recheck_at_ = {};
+}
+
 void ReplicaRepair::Pump() {
   PoolNode& pool = *environment_.pool;
   const SharedRouting routing = pool.routing();
@@ -113,8 +139,9 @@ void ReplicaRepair::Pump() {
   if (jobs.empty()) return;
   std::map<NodeIndex, Batch> sources;
   for (const Job& job : jobs) {
-    Wanted wanted;
-    if (!Plan(*routing, job, &wanted)) continue;
+    Wanted wanted = Plan(*routing, job);
+    if (wanted.needs_peer) WaitForPeer(job);
+    if (wanted.targets.empty()) continue;
     const bool here = std::ranges::find(wanted.holders, routing->self()) != wanted.holders.end();
     if (here) {
       CopyFromHere(std::move(wanted));
@@ -144,7 +171,11 @@ void ReplicaRepair::EndPart() {
 
 void ReplicaRepair::CopyFromHere(Wanted wanted) {
   std::optional<PinnedBlock> block = environment_.pool->engine().PinById(wanted.job.id);
-  if (block) Spread(std::move(*block), wanted);
+  if (block) {
+    Spread(std::move(*block), wanted);
+  } else {
+    Retry(wanted.job);  // it went a moment ago; another holder may have it
+  }
 }
 
 void ReplicaRepair::CopyFrom(NodeIndex holder, Batch batch) {

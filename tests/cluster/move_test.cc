@@ -196,6 +196,37 @@ TEST(Replicas, AreMadeAnewWhenAMemberIsLost) {
   }
 }
 
+TEST(Replicas, WaitForAnOwnerThatIsDownWhenAMemberIsLost) {
+  const std::vector<std::string> nodes{"a", "b", "c"};
+  TestCluster cluster({.nodes = nodes, .replicas = 2, .acks_replicated = true});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Kill("c");
+  ASSERT_TRUE(Eventually([&] { return cluster.fabric("b").peers().UpLinks().size() == 1; }));
+  cluster.Put("b", ChainRange("p", 0, 100));
+  ASSERT_TRUE(cluster.Settle());
+  // Those of slots that a and b own are at both; once a is lost, c is to have them.
+  std::vector<KeyId> short_of_one;
+  for (const BlockHeader& block : cluster.node("b").pool()->engine().Snapshot({})) {
+    if (block.slot % 3 == 0) short_of_one.push_back(block.id);
+  }
+  ASSERT_FALSE(short_of_one.empty());
+  cluster.Kill("a");
+  ASSERT_TRUE(Eventually([&] { return cluster.fabric("b").peers().UpLinks().empty(); }));
+  cluster.ApplyMap(cluster.MakeMap(nodes, {{"a", MemberState::kLost}}));
+  const auto lost = std::chrono::steady_clock::now();
+  ASSERT_TRUE(Eventually([&] {  // until it has looked for targets a few times
+    return std::chrono::steady_clock::now() - lost > std::chrono::milliseconds(500);
+  }));
+  EXPECT_GE(cluster.fabric("b").PoolReports()[0].under_replicated, short_of_one.size());
+  cluster.Start("c");
+  EXPECT_TRUE(Eventually([&] {
+    CacheEngine& c = cluster.node("c").pool()->engine();
+    return std::ranges::all_of(short_of_one, [&](const KeyId& id) { return c.Contains(id); });
+  }));
+  EXPECT_TRUE(Eventually([&] { return cluster.fabric("b").PoolReports()[0].under_replicated == 0; },
+                         std::chrono::seconds(12)));
+}
+
 TEST(Replicas, SurviveTheirWriter) {
   TestCluster cluster({.nodes = {"a", "b", "c"}, .replicas = 2, .acks_replicated = true});
   ASSERT_TRUE(cluster.Settle());
