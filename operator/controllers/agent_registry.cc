@@ -271,6 +271,17 @@ bool AgentRegistry::HasPodOn(const std::string& node_name) const {
                      [&](const auto& entry) { return entry.second.node_name == node_name; });
 }
 
+std::uint64_t AgentRegistry::HighestAppliedTerm(const std::set<std::string>& pool_uids) const {
+  std::uint64_t highest = 0;
+  for (const auto& [name, agent] : agents_) {
+    if (!agent.connected || !agent.report.has_value()) continue;
+    for (const AgentPoolReport& pool : agent.report->pools) {
+      if (pool_uids.count(pool.uid) != 0) highest = std::max(highest, pool.applied_term);
+    }
+  }
+  return highest;
+}
+
 AgentRegistry::Link* AgentRegistry::LinkOf(const std::string& node_name) {
   const auto agent = agents_.find(node_name);
   if (agent == agents_.end() || !agent->second.connected) return nullptr;

@@ -76,6 +76,8 @@ class AgentRegistry {
   const std::map<std::string, NodeAgent>& agents() const { return agents_; }
   bool PodExists(const kube::ObjectName& pod) const { return pods_.count(pod) != 0; }
   bool HasPodOn(const std::string& node_name) const;
+  // Of the maps of these pools at connected agents.
+  std::uint64_t HighestAppliedTerm(const std::set<std::string>& pool_uids) const;
   // Agents that were refused because their name is taken, and agents that obey another operator:
   // texts for people, by address.
   const std::map<std::string, std::string>& refused() const { return refused_; }

@@ -1,6 +1,7 @@
 #include "operator/controllers/control_loop.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "common/log.h"
@@ -137,6 +138,16 @@ void ControlLoop::FollowLeadership() {
   EnqueueAll(Clock::Duration::zero());
 }
 
+void ControlLoop::CatchUpTerm() {
+  std::set<std::string> uids;
+  for (const auto& [name, pool] : *pools_->snapshot()) uids.insert(pool->meta.uid);
+  const std::uint64_t seen = registry_->HighestAppliedTerm(uids);
+  if (seen <= *term_) return;
+  LogWarn("agents know a higher term than the Lease: was it deleted, or the store restored?",
+          {{"term", *term_}, {"seen", seen}});
+  environment_.elector->RaiseTerm(seen);
+}
+
 void ControlLoop::ReconcileDue() {
   while (const std::optional<std::string> key = queue_->TryGet()) {
     // Asked again each time: a reconcile may have taken long.
@@ -171,7 +182,10 @@ void ControlLoop::Step() {
     if (std::exchange(pods_changed_, false)) registry_->SetPods(*pods_->snapshot());
     if (term_.has_value()) {
       SetIdentityHold();
-      if (registry_->Step()) EnqueueAll(options_.gather);
+      if (registry_->Step()) {
+        EnqueueAll(options_.gather);
+        CatchUpTerm();
+      }
       ReconcileDue();
       if (environment_.elector->leading()) reconciler_->Push();
     }

@@ -39,7 +39,7 @@ class ControlLoop {
   struct Environment {
     kube::KubeApi* api = nullptr;
     AgentDialer* dialer = nullptr;
-    const kube::Elector* elector = nullptr;
+    kube::Elector* elector = nullptr;
     const Clock* clock = nullptr;
     MetricsRegistry* metrics = nullptr;
   };
@@ -72,6 +72,9 @@ class ControlLoop {
   struct Probe;
 
   void FollowLeadership();
+  // Agents that obey us have seen a higher term of one of our pools: the Lease is not the one that
+  // counted it, and they would refuse our maps for good.
+  void CatchUpTerm();
   void ReconcileDue();
   void EnqueueAll(Clock::Duration delay);
   void SetIdentityHold();

@@ -1,5 +1,6 @@
 #include "operator/kube/elector.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -51,8 +52,16 @@ void Elector::TryOnce(Clock::TimePoint sent) {
   Record next = create ? Record{} : record_;
   next.holder = options_.identity;
   next.duration = options_.lease_duration;
-  if (!was_leading) {
-    next.transitions = create ? 1 : record_.transitions + 1;
+  std::uint64_t used = 0;   // highest term that may not come again
+  std::uint64_t wrong = 0;  // a term up to this one is of no use
+  {
+    MutexLock lock(mu_);
+    wrong = raised_;
+    used = std::max(raised_, term_);
+  }
+  // A leader whose Lease was deleted makes it anew: its terms go on.
+  if (!was_leading || create || next.transitions <= wrong) {
+    next.transitions = std::max(next.transitions, used) + 1;
     next.acquire_time = FormatMicroTime(clock_.UnixMicros());
   }
   const Status written = Write(next, create);
@@ -125,7 +134,7 @@ void Elector::SetLeading(bool leading, Clock::TimePoint sent, std::uint64_t term
   std::uint64_t now_term = 0;
   {
     MutexLock lock(mu_);
-    changed = leading_ != leading;
+    changed = leading_ != leading || (leading && term_ != term);
     leading_ = leading;
     if (leading) {
       term_ = term;
@@ -149,6 +158,11 @@ void Elector::Release() {
     if (!written.ok()) LogWarn("lease not released", {{"reason", written.message()}});
   }
   SetLeading(false, clock_.Now(), 0);
+}
+
+void Elector::RaiseTerm(std::uint64_t seen) {
+  MutexLock lock(mu_);
+  raised_ = std::max(raised_, seen);
 }
 
 bool Elector::leading() const {

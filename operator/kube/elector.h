@@ -45,6 +45,10 @@ class Elector {
   // any more.
   void Release() EXCLUDES(mu_);
 
+  // Terms up to `seen` were in use although the Lease does not know them (it was deleted, or the
+  // store is an older copy): the next Step begins a term above. No effect when it has one.
+  void RaiseTerm(std::uint64_t seen) EXCLUDES(mu_);
+
   // True while this process may write; asked before every write.
   bool leading() const EXCLUDES(mu_);
   // The current or last term; 0 before the first.
@@ -84,6 +88,7 @@ class Elector {
   mutable Mutex mu_;
   bool leading_ GUARDED_BY(mu_) = false;
   std::uint64_t term_ GUARDED_BY(mu_) = 0;
+  std::uint64_t raised_ GUARDED_BY(mu_) = 0;  // by RaiseTerm
   std::string lease_uid_ GUARDED_BY(mu_);
   Clock::TimePoint since_ GUARDED_BY(mu_){};
   Clock::TimePoint lead_until_ GUARDED_BY(mu_){};

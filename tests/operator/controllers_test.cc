@@ -255,6 +255,26 @@ TEST(Controllers, OperatorWithAFreshStoreBeginsASequenceOfItsOwn) {
   EXPECT_EQ(cluster.agent("n0").maps.at(cluster.map()->pool_uid).term, 1U);
 }
 
+// kubectl delete lease with the operator down: the pools, and so their fences, are the old ones.
+TEST(Controllers, TermsCatchUpWithTheAgentsWhenTheLeaseWasLost) {
+  OperatorCluster cluster;
+  cluster.Form(2, OperatorCluster::QuickSpec());
+  for (int restart = 0; restart < 2; ++restart) {
+    cluster.KillOperator();
+    cluster.StartOperator();
+    cluster.Run(seconds(10));
+  }
+  EXPECT_EQ(cluster.agent("n0").highest_term, 3U);
+  ASSERT_TRUE(
+      cluster.api().Delete(kube::Kind::kLease, {kAgentNamespace, "kvfabric-operator"}, {}).ok());
+  cluster.KillOperator();
+  cluster.StartOperator();
+  cluster.Run(seconds(15));
+  EXPECT_EQ(cluster.elector().term(), 4U);
+  EXPECT_EQ(cluster.agent("n0").maps.at(cluster.map()->pool_uid).term, 4U);
+  EXPECT_EQ(cluster.condition("Ready"), "True Serving");
+}
+
 TEST(Controllers, AgentThatObeysAnotherOperatorIsToldToPeople) {
   OperatorCluster cluster;
   cluster.Form(2, OperatorCluster::QuickSpec());

@@ -82,6 +82,37 @@ TEST_F(ElectorTest, FirstTermIsOne) {
   EXPECT_EQ(elector.term(), 1U);
 }
 
+TEST_F(ElectorTest, TermsGoOnWhenTheLeaseIsDeleted) {
+  Elector elector(*api_, clock_, OptionsOf("a"));
+  elector.Step();
+  const std::string uid = elector.lease_uid();
+  EXPECT_FALSE(uid.empty());
+  ASSERT_TRUE(api_->Delete(Kind::kLease, OptionsOf("a").lease, {}).ok());
+  elector.Step();  // the renewal fails
+  elector.Step();
+  EXPECT_TRUE(elector.leading());
+  EXPECT_EQ(elector.term(), 2U);
+  EXPECT_NE(elector.lease_uid(), uid);
+}
+
+TEST_F(ElectorTest, RaisedTermIsABeginningOfANewOne) {
+  int changes = 0;
+  Elector::Options options = OptionsOf("a");
+  options.on_change = [&] { ++changes; };
+  Elector elector(*api_, clock_, options);
+  elector.Step();
+  const auto since = elector.leading_since();
+  elector.RaiseTerm(7);
+  clock_.Advance(seconds(1));
+  elector.Step();
+  EXPECT_EQ(elector.term(), 8U);
+  EXPECT_GT(elector.leading_since(), since) << "nobody was heard in it yet";
+  elector.RaiseTerm(7);  // old news
+  elector.Step();
+  EXPECT_EQ(elector.term(), 8U);
+  EXPECT_EQ(changes, 2);
+}
+
 TEST_F(ElectorTest, SecondTakesOverOnlyAfterTheLeaseDuration) {
   Elector a(*api_, clock_, OptionsOf("a"));
   Elector b(*api_, clock_, OptionsOf("b"));
