@@ -97,6 +97,8 @@ void Announcer::RouteEvents() {
   if (routing_ == nullptr) return;  // the first map brings snapshots
   for (const Event& event : events) {
     if (event.slot == kAllOwners) {
+      // It came in since: that event may stand before the correction, which would undo it.
+      if (engine_->Contains(event.id)) continue;
       for (auto& [node, channel] : channels_) Backlog(channel, event);
       continue;
     }
@@ -142,7 +144,12 @@ void Announcer::FillFromSnapshot(Channel& channel, AnnounceRequest& request) {
   channel.snapshot = {};
 }
 
-void Announcer::FillFromBacklog(Channel& channel, AnnounceRequest& request) {
+bool Announcer::IsFirstOwner(NodeIndex owner, SlotIndex slot) const {
+  const MemberIndex first = routing_->map().Owners(slot)[0];
+  return first != kNoOwner && routing_->NodeOf(first) == owner;
+}
+
+void Announcer::FillFromBacklog(NodeIndex owner, Channel& channel, AnnounceRequest& request) {
   const std::size_t count = std::min(channel.backlog.size(), options_.max_message_keys);
   const auto end = channel.backlog.begin() + static_cast<std::ptrdiff_t>(count);
   std::vector<Event> events(channel.backlog.begin(), end);
@@ -154,7 +161,10 @@ void Announcer::FillFromBacklog(Channel& channel, AnnounceRequest& request) {
     if (at + 1 < events.size() && events[at + 1].id == event.id) continue;
     if (event.added) {
       request.added.push_back({event.id, event.slot});
-      if (event.fresh_put && routing_->map().replicas == 1) channel.heeded.insert(event.id);
+      // One owner's word: two that hear of two holders in different order would mark both.
+      if (event.fresh_put && routing_->map().replicas == 1 && IsFirstOwner(owner, event.slot)) {
+        channel.heeded.insert(event.id);
+      }
     } else {
       request.removed.push_back(event.id);
     }
@@ -185,7 +195,7 @@ AnnounceRequest Announcer::MakeMessage(NodeIndex owner, Channel& channel) {
   if (channel.snapshot_active) {
     FillFromSnapshot(channel, request);
   } else {
-    FillFromBacklog(channel, request);
+    FillFromBacklog(owner, channel, request);
   }
   return request;
 }

@@ -112,7 +112,9 @@ class Announcer final : public BlockObserver {
   std::optional<Outgoing> NextMessage(NodeIndex owner, Channel& channel) REQUIRES(flush_mu_);
   AnnounceRequest MakeMessage(NodeIndex owner, Channel& channel) REQUIRES(flush_mu_);
   void FillFromSnapshot(Channel& channel, AnnounceRequest& request) REQUIRES(flush_mu_);
-  void FillFromBacklog(Channel& channel, AnnounceRequest& request) REQUIRES(flush_mu_);
+  void FillFromBacklog(NodeIndex owner, Channel& channel, AnnounceRequest& request)
+      REQUIRES(flush_mu_);
+  bool IsFirstOwner(NodeIndex owner, SlotIndex slot) const REQUIRES(flush_mu_);
   static bool HasWork(const Channel& channel);
   void Send(Outgoing outgoing);
   void OnReply(NodeIndex owner, std::uint64_t sequence, Result<AnnounceReply> reply)

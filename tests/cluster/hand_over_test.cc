@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -156,6 +157,50 @@ TEST(Directory, IsCorrectedByARefusedLease) {
     EXPECT_EQ(cluster.Lookup("b", ChainRange("p", 0, 8))->hits, 0U);
     return entries == 0;
   }));
+}
+
+TEST(Directory, KeepsABlockThatCameInBeforeItsCorrectionWasSent) {
+  TestCluster cluster({.nodes = {"a", "b", "c"}});
+  cluster.Put("a", ChainRange("p", 0, 8));
+  ASSERT_TRUE(cluster.Settle());
+  PoolNode& a = *cluster.node("a").pool();
+  // As a lease that missed them a moment before the put.
+  std::vector<KeyId> ids;
+  for (const BlockHeader& block : a.engine().Snapshot({})) ids.push_back(block.id);
+  a.announcer().Correct(ids);
+  ASSERT_TRUE(cluster.Settle());
+  EXPECT_EQ(cluster.Lookup("b", ChainRange("p", 0, 8))->hits, 8U);
+  EXPECT_EQ(cluster.Lookup("c", ChainRange("p", 0, 8))->hits, 8U);
+}
+
+TEST(Announcements, MarkOneCopyWhenTwoWerePutAtOnce) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  ASSERT_TRUE(cluster.Settle());
+  // Each node hears of its own put first: neither owner knows the other's order.
+  std::atomic<bool> hold{true};
+  cluster.network().SetAnnounceFault(
+      [&hold] { return hold ? AnnounceFault::kLoseRequest : AnnounceFault::kNone; });
+  cluster.Put("a", ChainRange("p", 0, 40));
+  cluster.Put("b", ChainRange("p", 0, 40));
+  const auto known_at_home = [&](const std::string& node) {
+    PoolNode& pool = *cluster.node(node).pool();
+    return pool.directory().EntriesOf(pool.context().self.node, 100).size();
+  };
+  ASSERT_TRUE(Eventually([&] { return known_at_home("a") == 40 && known_at_home("b") == 40; }));
+  hold = false;
+  std::map<KeyId, std::size_t> marks;
+  const auto all_marked_once = [&] {
+    marks.clear();
+    for (const std::string node : {"a", "b"}) {
+      for (const BlockHeader& block : cluster.node(node).pool()->engine().Snapshot({})) {
+        marks[block.id] += block.has_other_holder ? 1 : 0;
+      }
+    }
+    return std::ranges::all_of(marks, [](const auto& mark) { return mark.second == 1; });
+  };
+  ASSERT_TRUE(cluster.Settle());
+  EXPECT_TRUE(Eventually(all_marked_once));
+  EXPECT_EQ(marks.size(), 40U);
 }
 
 TEST(Announcements, MarkTheLaterCopy) {
