@@ -227,6 +227,21 @@ TEST(Replicas, WaitForAnOwnerThatIsDownWhenAMemberIsLost) {
                          std::chrono::seconds(12)));
 }
 
+TEST(Replicas, OfOneKeyAreOneDeletedKey) {
+  TestCluster cluster({.nodes = {"a", "b", "c", "d"}, .replicas = 2, .acks_replicated = true});
+  ASSERT_TRUE(cluster.Settle());
+  for (const std::string node : {"a", "b", "c", "d"}) {
+    cluster.Put("a", ChainRange("p", 0, 20));
+    ASSERT_TRUE(cluster.Settle());
+    Waiter<std::uint32_t> waiter;
+    cluster.fabric(node).Delete(
+        cluster.session(node), {cluster.ns(node), Lane{}, ChainRange("p", 0, 40), 0},
+        Deadline::After(Clock::System(), std::chrono::seconds(5)), waiter.done());
+    EXPECT_EQ(waiter.Wait().value(), 20U) << node;
+    EXPECT_TRUE(Holders(cluster, {"a", "b", "c", "d"}).empty());
+  }
+}
+
 TEST(Replicas, SurviveTheirWriter) {
   TestCluster cluster({.nodes = {"a", "b", "c"}, .replicas = 2, .acks_replicated = true});
   ASSERT_TRUE(cluster.Settle());
