@@ -25,10 +25,16 @@ std::vector<PoolRef> PoolTable::All() const {
   return pools;
 }
 
-void PoolTable::Insert(PoolRef pool) {
+void PoolTable::Insert(PoolRef made) {
+  PoolNode* const node = made.get();
+  const PoolRef pool(node,
+                     [made = std::move(made), pass = alive_.EnterShared()](PoolNode*) mutable {
+                       made.reset();
+                       pass.reset();  // after it
+                     });
   MutexLock lock(mu_);
   by_name_[pool->name()] = pool;
-  by_uid_[pool->uid()] = std::move(pool);
+  by_uid_[pool->uid()] = pool;
 }
 
 void PoolTable::Retire(const std::string& uid) {
@@ -67,6 +73,8 @@ void PoolTable::Clear() {
     retired_.clear();
   }
   for (const PoolRef& pool : pools) pool->WaitIdle();
+  pools.clear();
+  alive_.CloseAndWait();
 }
 
 }  // namespace kvfabric

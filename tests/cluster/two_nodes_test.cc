@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "tests/cluster/cluster_fixture.h"
 
 namespace kvfabric {
@@ -22,6 +24,21 @@ TEST(Fabric, ServesWhatWasPutHere) {
   const PutAnswer again = cluster.Put("a", range, "other version");
   EXPECT_EQ(again.status, std::vector<PutStatus>(40, PutStatus::kAlreadyExists));
   EXPECT_EQ(cluster.Read("a", range), 40U);
+}
+
+// A call that has just ended may hold its pool a moment longer; what the pool borrows stays for it.
+TEST(Fabric, GoesAfterTheLastOfItsPools) {
+  auto cluster = std::make_unique<TestCluster>(TestCluster::Options{.nodes = {"a"}});
+  PoolRef pool = cluster->node("a").pool();
+  const std::weak_ptr<PoolNode> seen = pool;
+  std::thread last([pool = std::move(pool)]() mutable {
+    while (pool.use_count() > 1) std::this_thread::yield();
+    for (int i = 0; i < 10'000; ++i) std::this_thread::yield();
+    pool.reset();
+  });
+  cluster.reset();
+  EXPECT_TRUE(seen.expired());
+  last.join();
 }
 
 TEST(Fabric, FindsOnAnotherNodeWhatWasPutOnOne) {
