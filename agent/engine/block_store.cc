@@ -85,7 +85,8 @@ Status BlockStore::CheckHeader(const BlockHeader& header, BlockOrigin origin) {
   if (header.length_bytes == 0 || header.length_bytes > arena_.memfd_bytes()) {
     return InvalidArgument(BlockName(header) + ": reserve: length of " +
                            std::to_string(header.length_bytes) + " bytes (at least 1, at most " +
-                           std::to_string(arena_.memfd_bytes()) + ")");
+                           std::to_string(arena_.memfd_bytes()) +
+                           "; a larger arenaBytes takes larger ones)");
   }
   Status present;
   {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "agent/engine/block_handle.h"
+#include "common/log.h"
 
 namespace kvfabric {
 
@@ -52,7 +53,10 @@ Status LocalEngine::Reconfigure(const Options& options) {
 }
 
 Result<Reservation> LocalEngine::Reserve(BlockHeader header, BlockOrigin origin) {
-  KVF_RETURN_IF_ERROR(store_->CheckHeader(header, origin));
+  if (const Status fault = store_->CheckHeader(header, origin); !fault.ok()) {
+    if (fault.code() == StatusCode::kInvalidArgument) LogRefusal(fault);
+    return fault;
+  }
   TenantAccount* tenant = store_->TenantFor(header.ns->tenant);
   const std::int64_t now_us = store_->NowUs();
   int for_memory = 0;
@@ -82,6 +86,15 @@ Result<Reservation> LocalEngine::Reserve(BlockHeader header, BlockOrigin origin)
   return attempt.status.WithContext("pool " + pool_name_ + ": reserve");
 }
 
+// The writer hears of it as FAILED only.
+void LocalEngine::LogRefusal(const Status& why) {
+  const std::int64_t now_us = store_->NowUs();
+  std::int64_t last = refusal_logged_us_.load(std::memory_order_relaxed);
+  if (last != 0 && now_us - last < kRefusalLogUs) return;
+  if (!refusal_logged_us_.compare_exchange_strong(last, now_us, std::memory_order_relaxed)) return;
+  LogWarn("block refused", {{"pool", pool_name_}, {"reason", why.message()}});
+}
+
 BlockStore::Eviction LocalEngine::MakeRoom(BlockStore::Refusal refusal, TenantAccount* tenant,
                                            std::int64_t now_us) {
   // At its quota a tenant evicts its own; and memory belongs to tenants.
@@ -106,6 +119,7 @@ void LocalEngine::RunEviction() {
   SpillTarget* const target = target_.load();
   const std::int64_t now_us = store_->NowUs();
   bool more = false;
+  bool waits = false;
   int refused_rounds = 0;
   for (int block = 0; bytes.above_low(); ++block) {
     more = block >= kBlocksAPass;  // others share the executor
@@ -116,11 +130,13 @@ void LocalEngine::RunEviction() {
     if (eviction != BlockStore::Eviction::kPaused) continue;
     paused_.store(true);
     // A block may have left before the flag was up; then nobody else will go on.
-    if (bytes.pending_spill() > 0) break;
+    waits = bytes.pending_spill() > 0;
+    if (waits) break;
     paused_.store(false);
   }
   evicting_.store(false);
-  if (more) ScheduleEviction();
+  // A block may have left before that; whoever took the flag down then found a pass still running.
+  if (more || (waits && !paused_.load())) ScheduleEviction();
 }
 
 void LocalEngine::ScheduleReclaim(const std::string& tenant) {

@@ -28,6 +28,8 @@ class LocalEngine final : public CacheEngine, public ArenaUser {
   // Rounds over pinned leaves before a Reserve or a pass gives up.
   static constexpr int kMaxRefusals = 64;
   static constexpr int kBlocksAPass = 256;
+  // One line in that time for blocks that can never be put.
+  static constexpr std::int64_t kRefusalLogUs = 1'000'000;
 
   LocalEngine(Options options, Environment environment, std::shared_ptr<BlockStore> store);
   ~LocalEngine() override;
@@ -73,6 +75,7 @@ class LocalEngine final : public CacheEngine, public ArenaUser {
  private:
   BlockStore::Eviction MakeRoom(BlockStore::Refusal refusal, TenantAccount* tenant,
                                 std::int64_t now_us);
+  void LogRefusal(const Status& why);
   void ScheduleEviction();
   void RunEviction();
   void ScheduleReclaim(const std::string& tenant);
@@ -86,6 +89,7 @@ class LocalEngine final : public CacheEngine, public ArenaUser {
   std::atomic<bool> evicting_{false};    // a pass is queued or runs
   std::atomic<bool> paused_{false};      // a pass waits for the spill queue
   std::atomic<bool> reclaiming_{false};  // a reclaim is queued or runs
+  std::atomic<std::int64_t> refusal_logged_us_{0};
   Leash leash_;
 };
 

@@ -144,6 +144,18 @@ TEST(CacheEngine, RefusesHeadersThatBreakLimits) {
   EXPECT_EQ(f.engine->Stats().used_bytes, 0U);
 }
 
+TEST(CacheEngine, LogsWhatItRefusesOnceASecond) {
+  EngineFixture f(PoolOptions(4 * kMiB));
+  const BlockHeader too_long = MakeHeader(MakeNamespace(), "k", UINT64_MAX);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(f.engine->Reserve(too_long, BlockOrigin::kPut).ok());
+  f.clock.Advance(std::chrono::seconds(1));
+  EXPECT_FALSE(f.engine->Reserve(too_long, BlockOrigin::kPut).ok());
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 2) << log;
+  EXPECT_NE(log.find("a larger arenaBytes takes larger ones"), std::string::npos) << log;
+}
+
 TEST(CacheEngine, CountsSlotsAndMetadata) {
   EngineFixture f(PoolOptions(4 * kMiB));
   BlockHeader header = MakeHeader(MakeNamespace(), "k", 300);
