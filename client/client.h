@@ -118,7 +118,9 @@ struct PutBlock {
   std::string_view metadata;
 };
 // kFailed: a block that cannot be put: empty, larger than the staging memory (over TCP also than
-// 64 MiB), or with more than 4 KiB of metadata. kDropped: no agent, or no answer by the deadline.
+// 64 MiB), larger than the agent's memory is cut (a sixteenth of arenaBytes; its log says so), or
+// with more than 4 KiB of metadata; or the agent did not come to it by the deadline. kDropped: no
+// agent, or no answer by the deadline.
 enum class PutResult : std::uint8_t {
   kOk,
   kAlreadyExists,
@@ -211,8 +213,9 @@ class Client {
   Miss CountMissed(const Status& status, std::uint64_t blocks);
   static Slice NextSlice(const Lease& lease, const Chain& chain, std::uint32_t first,
                          std::uint32_t count);
+  // `asked` = the lease that `request` names, which is `lease`'s; 0 = none.
   Status GetSlice(const std::shared_ptr<Session>& session, std::string request, Lease lease,
-                  std::span<std::optional<BlockView>> into, Deadline deadline);
+                  std::uint64_t asked, std::span<std::optional<BlockView>> into, Deadline deadline);
   // What `entry` shows; nullopt = a miss. `block` is its inline block, if it has one, in `reply`.
   std::optional<BlockView> ViewOf(const Session& session, wire::GetEntry entry,
                                   const InlineBlock* block,

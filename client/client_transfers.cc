@@ -104,8 +104,8 @@ GetOutcome Client::Get(const Lease& lease, const Chain& chain, std::uint32_t fir
     const Slice slice = NextSlice(lease, chain, first + done, count - done);
     const wire::KeyRangeView range = chain.Range(slice.first, slice.count, views);
     const std::span into = std::span(outcome.blocks).subspan(done, slice.count);
-    const Status status =
-        GetSlice(session, wire::EncodeGet(slice.lease_id, lane, range), lease, into, deadline);
+    const Status status = GetSlice(session, wire::EncodeGet(slice.lease_id, lane, range), lease,
+                                   slice.lease_id, into, deadline);
     if (!status.ok()) {
       CountMissed(status, count - done);
       break;
@@ -117,10 +117,11 @@ GetOutcome Client::Get(const Lease& lease, const Chain& chain, std::uint32_t fir
 }
 
 Status Client::GetSlice(const std::shared_ptr<Session>& session, std::string request, Lease lease,
-                        std::span<std::optional<BlockView>> into, Deadline deadline) {
-  const auto reply =
-      std::make_shared<CallReply>(session->Call(FrameOp::kGet, std::move(request), deadline,
-                                                {.gives_lease = !lease, .max_parts = into.size()}));
+                        std::uint64_t asked, std::span<std::optional<BlockView>> into,
+                        Deadline deadline) {
+  const auto reply = std::make_shared<CallReply>(
+      session->Call(FrameOp::kGet, std::move(request), deadline,
+                    {.gives_lease = asked == 0, .max_parts = into.size()}));
   if (!reply->status.ok()) return reply->status;
   for (const ReplyPart& part : reply->parts) {
     auto answer = wire::Decode<wire::GetReply>(AsBytes(part.body));
@@ -128,7 +129,9 @@ Status Client::GetSlice(const std::shared_ptr<Session>& session, std::string req
       session->Close();  // it does not speak our language
       return Unavailable("no answer that can be read");
     }
-    if (!lease && answer->lease_id != 0) {
+    // The agent took a lease for this call, perhaps as the one it was asked with has ended.
+    if (answer->lease_id != 0 && answer->lease_id != asked) {
+      asked = answer->lease_id;
       auto state = std::make_shared<Lease::State>(session);
       state->parts.push_back({0, 0, answer->lease_id});
       lease = Lease(std::move(state));

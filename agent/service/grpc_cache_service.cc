@@ -16,6 +16,7 @@
 #include "agent/service/rpc_metrics.h"
 #include "agent/service/session_table.h"
 #include "agent/service/stream_outbox.h"
+#include "common/leash.h"
 #include "kvfabric/v1/cache.grpc.pb.h"
 
 namespace kvfabric {
@@ -103,6 +104,7 @@ struct Shared {
   Gauge& open_sessions;
   Counter& cut_replies;
   RpcMetrics lookup, get, put, release, erase, stat;
+  Leash leash;  // ties queued ends of sessions to the service: the Fabric may go after it
 
   Shared(GrpcCacheService::Options o, const GrpcCacheService::Environment& e)
       : options(std::move(o)),
@@ -220,7 +222,7 @@ class SessionStream final : public SessionReactor {
     shared_->open_sessions.Add(-1);
     Fabric* const fabric = shared_->environment.fabric;
     const auto close = [fabric, session = session_] { fabric->CloseSession(session); };
-    if (!shared_->environment.executor->Submit(close)) close();
+    if (!shared_->environment.executor->Submit(shared_->leash.Bind(close))) close();
     delete this;
   }
 
@@ -250,6 +252,7 @@ using CacheBase = v1::Cache::WithCallbackMethod_Session<v1::Cache::WithCallbackM
 class GrpcCacheService::Service final : public CacheBase {
  public:
   explicit Service(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  ~Service() override { shared_->leash.Cut(); }
 
   void SetServing(bool serving) { shared_->serving.store(serving, std::memory_order_relaxed); }
 
@@ -360,17 +363,17 @@ class GrpcCacheService::Service final : public CacheBase {
     KVF_ASSIGN_OR_RETURN(args.lane, LaneOf(request));
     args.lease_id = request.lease_id();
     const NamespaceRef ns = args.ns;
-    const bool own_lease = args.lease_id == 0;
+    const std::uint64_t asked = args.lease_id;
     fabric.Get(call->session(), std::move(args), call->DeadlineFor(request.remaining_ms()),
-               [this, call, reply, ns, own_lease](Result<GetAnswer> answer) {
-                 if (answer.ok()) AnswerGet(*call, *ns, *answer, own_lease, reply);
+               [this, call, reply, ns, asked](Result<GetAnswer> answer) {
+                 if (answer.ok()) AnswerGet(*call, *ns, *answer, asked, reply);
                  call->Finish(answer.status());
                });
     return Status::Ok();
   }
 
-  void AnswerGet(const Call& call, const Namespace& ns, const GetAnswer& answer, bool own_lease,
-                 grpc::ByteBuffer* reply) {
+  void AnswerGet(const Call& call, const Namespace& ns, const GetAnswer& answer,
+                 std::uint64_t asked_lease, grpc::ByteBuffer* reply) {
     Fabric& fabric = *shared_->environment.fabric;
     std::size_t total = 0;
     std::size_t fitting = 0;  // a reply is cut, not refused: the rest are misses
@@ -385,8 +388,9 @@ class GrpcCacheService::Service final : public CacheBase {
     if (fitting < answer.blocks.size()) shared_->cut_replies.Add();
     *reply = EncodeGet(answer, EncodeGetHead(fabric.boot_epoch(), fabric.map_epoch(ns.pool_uid)),
                        fitting, hold);
-    // The slices hold pins of their own.
-    if (own_lease && answer.lease_id != 0) fabric.Release(call.session(), {answer.lease_id});
+    // The slices hold pins of their own. What the call leased for itself, as it was given no lease
+    // or one that had ended, the client is not told of.
+    if (answer.lease_id != asked_lease) fabric.Release(call.session(), {answer.lease_id});
   }
 
   // What a put under way keeps: the received slices, gathered blocks, its share of the budget.

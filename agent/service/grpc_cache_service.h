@@ -44,7 +44,8 @@ class GrpcCacheService {
   };
 
   GrpcCacheService(Options options, const Environment& environment);
-  ~GrpcCacheService();                                 // after the server has stopped
+  // After the server has stopped. Sessions that it did not come to end are the Fabric's to end.
+  ~GrpcCacheService();
   GrpcCacheService(const GrpcCacheService&) = delete;  // calls point to it
   GrpcCacheService& operator=(const GrpcCacheService&) = delete;
 

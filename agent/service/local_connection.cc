@@ -214,11 +214,34 @@ Completion<T> LocalConnection::Then(Request request,
       ((*self).*then)(request, answer);
       return;
     }
-    // Refused only when the loop stops, and then the connection with it.
-    static_cast<void>(loop->Submit([self, request, then, answer = std::move(answer)] {
-      if (self->frames_ != nullptr) ((*self).*then)(request, answer);
-    }));
+    self->AnswerLater(*loop, [request, then, answer = std::move(answer)](LocalConnection& to) {
+      (to.*then)(request, answer);
+    });
   };
+}
+
+void LocalConnection::AnswerLater(EventLoop& loop, LateAnswer answer) {
+  {
+    MutexLock lock(late_mu_);
+    late_.push_back(std::move(answer));
+    if (std::exchange(late_posted_, true)) return;
+  }
+  if (loop.Submit([self = shared_from_this()] { self->GiveLateAnswers(); })) return;
+  // The loop stops, and the connection with it.
+  MutexLock lock(late_mu_);
+  late_posted_ = false;
+}
+
+void LocalConnection::GiveLateAnswers() {
+  std::vector<LateAnswer> answers;
+  {
+    MutexLock lock(late_mu_);
+    answers.swap(late_);
+    late_posted_ = false;
+  }
+  for (const LateAnswer& answer : answers) {
+    if (frames_ != nullptr) answer(*this);
+  }
 }
 
 Status LocalConnection::OnLookup(const ReceivedFrame& frame) {
@@ -244,7 +267,7 @@ void LocalConnection::AnswerLookup(const Request& request, const Result<LookupAn
 Status LocalConnection::OnGet(const ReceivedFrame& frame) {
   KVF_ASSIGN_OR_RETURN(auto message, wire::Decode<wire::GetRequest>(frame.body));
   Request request = Begin(frame.header);
-  request.own_lease = message.lease_id == 0;
+  request.lease_id = message.lease_id;
   GetArgs args{ns_, message.lane, ToKeyRange(std::move(message.range)), message.lease_id};
   in_call_ = true;
   fabric_.Get(session_, std::move(args), DeadlineOf(frame.header, *all_->environment.clock),
@@ -295,10 +318,12 @@ void LocalConnection::SendLocations(const Request& request, const GetAnswer& ans
   Reply(request.header, wire::Encode(part));
 }
 
-// Over TCP the pins hang on the frames until they are sent. A lease that the call took for itself
-// is given back at once: the client gets bytes, not a place.
+// Over TCP the pins hang on the frames until they are sent. A lease that the call took for itself,
+// as it was given none or one that had ended, goes back at once: the client gets bytes, not a
+// place.
 void LocalConnection::SendBlocks(const Request& request, const GetAnswer& answer) {
-  wire::GetReply part{request.own_lease ? 0 : answer.lease_id,
+  const bool own_lease = answer.lease_id != request.lease_id;
+  wire::GetReply part{own_lease ? 0 : answer.lease_id,
                       static_cast<std::uint32_t>(all_->options.lease.count()),
                       0,
                       {}};
@@ -340,7 +365,7 @@ void LocalConnection::SendBlocks(const Request& request, const GetAnswer& answer
     part.entries.push_back(std::move(entry));
   }
   flush(0, 0);
-  if (request.own_lease && answer.lease_id != 0) fabric_.Release(session_, {answer.lease_id});
+  if (own_lease) fabric_.Release(session_, {answer.lease_id});
 }
 
 Status LocalConnection::OnPut(const ReceivedFrame& frame) {
@@ -479,7 +504,7 @@ LocalConnection::Request LocalConnection::Begin(const FrameHeader& header) {
     paused_ = true;
     frames_->Pause();
   }
-  return {header, all_->environment.clock->Now(), false};
+  return {header, all_->environment.clock->Now(), 0};
 }
 
 void LocalConnection::End(const Request& request, const Status& status, RpcMetrics& metrics) {

@@ -99,7 +99,7 @@ class LocalConnection final : public FrameHandler,
   struct Request {
     FrameHeader header;
     Clock::TimePoint began;
-    bool own_lease = false;  // GET without a lease
+    std::uint64_t lease_id = 0;  // of a GET
   };
   // A block on its way in over TCP.
   struct Incoming {
@@ -128,6 +128,10 @@ class LocalConnection final : public FrameHandler,
   void SendLocations(const Request& request, const GetAnswer& answer);
   void SendBlocks(const Request& request, const GetAnswer& answer);
 
+  // An answer that other threads bring, for the loop's to give.
+  using LateAnswer = std::function<void(LocalConnection&)>;
+  void AnswerLater(EventLoop& loop, LateAnswer answer) EXCLUDES(late_mu_);
+  void GiveLateAnswers() EXCLUDES(late_mu_);
   // `then` on this loop with what Fabric answers, unless the connection has ended.
   template <typename T>
   Completion<T> Then(Request request,
@@ -159,6 +163,11 @@ class LocalConnection final : public FrameHandler,
   std::size_t in_flight_ = 0;
   bool paused_ = false;
   bool in_call_ = false;  // inside a call to Fabric: its completion may run right here
+
+  // One task on the loop for all that wait: however many they are, its queue has room for it.
+  Mutex late_mu_;
+  std::vector<LateAnswer> late_ GUARDED_BY(late_mu_);
+  bool late_posted_ GUARDED_BY(late_mu_) = false;
 };
 
 }  // namespace kvfabric

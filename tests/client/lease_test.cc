@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "tests/client/client_fixture.h"
+#include "transport/local_messages.h"
 
 namespace kvfabric {
 namespace {
@@ -43,6 +44,23 @@ TEST_F(ClientLease, OfAGetWithoutOneGoesWithItsViews) {
   EXPECT_EQ(agent.leases(), 1U);
   got.blocks[1].reset();
   EXPECT_TRUE(Eventually([&] { return agent.leases() == 0; }));
+}
+
+TEST_F(ClientLease, OfAGetWhoseOwnHasEndedIsGivenBack) {
+  ScriptedAgent agent(AgentOptions());
+  const auto client = Connected({agent.unix_endpoint()});
+  const Chain chain = Keys(1);
+  PutAll(*client, chain, Contents(1, 100));
+  const LookupOutcome found = LookupAll(*client, chain);
+  ASSERT_TRUE(found.lease);
+  agent.On(FrameOp::kGet, [](const std::shared_ptr<ScriptedAgent::Exchange>& exchange) {
+    wire::GetReply reply;
+    reply.lease_id = 4'711;  // not the one it was asked with
+    reply.entries.resize(1);
+    exchange->Reply(wire::Encode(reply));
+  });
+  EXPECT_FALSE(client->Get(found.lease, chain, 0, 1, {}, Long()).blocks[0]);
+  EXPECT_TRUE(Eventually([&] { return agent.received(FrameOp::kRelease) == 1; }));
 }
 
 TEST_F(ClientLease, OfALateAnswerIsGivenBack) {

@@ -134,8 +134,8 @@ class FakeFabric final : public Fabric {
         answer.blocks.push_back(pin ? std::move(*pin) : PinnedBlock());
         answer.from_peer.push_back(false);
       }
-      answer.lease_id =
-          args.lease_id != 0 ? args.lease_id : sessions_.Grant(session, answer.blocks);
+      const bool leased = sessions_.Owns(session, args.lease_id);
+      answer.lease_id = leased ? args.lease_id : sessions_.Grant(session, answer.blocks);
       done(std::move(answer));
     });
   }

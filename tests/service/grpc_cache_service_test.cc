@@ -11,6 +11,7 @@
 #include "common/checksum.h"
 #include "kvfabric/v1/cache.grpc.pb.h"
 #include "tests/fakes/fake_fabric.h"
+#include "tests/fakes/manual_executor.h"
 #include "tests/service/tally.h"
 #include "tests/service/test_channel.h"
 
@@ -27,12 +28,12 @@ struct Agent {
   std::unique_ptr<GrpcCacheService> service;
   std::unique_ptr<GrpcServer> server;
 
-  explicit Agent(GrpcCacheService::Options options = {}) {
+  explicit Agent(GrpcCacheService::Options options = {}, Executor* on = nullptr) {
     options.node_name = "node-0";
     options.tenant_of_token = TestTenantOfToken;
     GrpcCacheService::Environment environment;
     environment.fabric = &fabric;
-    environment.executor = &executor;
+    environment.executor = on != nullptr ? on : &executor;
     environment.clock = &Clock::System();
     environment.metrics = &metrics;
     service = std::make_unique<GrpcCacheService>(std::move(options), environment);
@@ -164,6 +165,10 @@ TEST(GrpcCacheService, ReturnsExactlyWhatWasPut) {
   }
   EXPECT_FALSE(reply.blocks(5).found());
   EXPECT_EQ(agent.fabric.leases(), 0U) << "a Get without a lease leaves none behind";
+  request.set_lease_id(4'711);
+  ASSERT_TRUE(client.Get(request, &reply).ok());
+  EXPECT_TRUE(reply.blocks(0).found());
+  EXPECT_EQ(agent.fabric.leases(), 0U) << "nor one whose lease has ended";
 
   ASSERT_TRUE(client.Put(PutOf(blocks), &put).ok());
   EXPECT_THAT(put.status(), testing::Each(v1::PUT_STATUS_ALREADY_EXISTS));
@@ -313,6 +318,19 @@ TEST(GrpcCacheService, EndsTheSessionWithItsStream) {
   EXPECT_EQ(agent.fabric.open_sessions(), 0U);
   EXPECT_EQ(agent.fabric.leases(), 0U);
   EXPECT_EQ(client.Lookup(request, &lookup).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+// What is queued when the agent stops finds the Fabric gone.
+TEST(GrpcCacheService, TouchesNoFabricOnceItIsGone) {
+  ManualExecutor executor;
+  Agent agent({}, &executor);
+  Client client(agent, "blue");
+  ASSERT_EQ(agent.fabric.open_sessions(), 1U);
+  client.End();
+  agent.server.reset();
+  agent.service.reset();
+  EXPECT_EQ(executor.RunAll(), 1U);
+  EXPECT_EQ(agent.fabric.open_sessions(), 1U) << "the Fabric ends it when it goes";
 }
 
 TEST(GrpcCacheService, BoundsSessions) {

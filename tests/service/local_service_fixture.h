@@ -23,11 +23,12 @@ class LocalServiceTest : public ::testing::Test {
   static constexpr const char* kRed = "red-token-22";
 
   void Start(LocalService::Options options = {}, std::uint64_t arena_bytes = 32U << 20U,
-             std::size_t put_queue = 1'024) {
+             std::size_t put_queue = 1'024, std::size_t loop_queue = 65'536) {
     fabric_ = std::make_unique<FakeFabric>(arena_bytes);
     workers_ = std::make_unique<WorkerPool>("puts", 2, put_queue);
     for (int i = 0; i < 2; ++i) {
-      auto loop = EventLoop::Create({.name = "loop-" + std::to_string(i)});
+      auto loop =
+          EventLoop::Create({.name = "loop-" + std::to_string(i), .max_queued = loop_queue});
       KVF_CHECK(loop.ok(), "cannot make a loop");
       loops_.push_back(std::move(*loop));
     }

@@ -312,6 +312,42 @@ TEST_F(LocalServiceTest, TakesNoMoreRequestsThanMayBeInFlight) {
   }
 }
 
+// More answers at once than a loop's queue has room for tasks, while the loop is busy.
+TEST_F(LocalServiceTest, LosesNoAnswerForWantOfRoomOnItsLoop) {
+  Start({}, 32U << 20U, 1'024, 4);
+  const auto peer = Connect();
+  fabric_->Hold();
+  const std::vector<std::string_view> keys = {"k"};
+  const std::vector<Lane> lanes = {Lane{}};
+  for (int i = 0; i < 40; ++i) {
+    peer->Send(FrameOp::kLookup, wire::EncodeLookup(lanes, View(keys)));
+  }
+  ASSERT_TRUE(Eventually([&] { return fabric_->held() == 40; }));
+  std::promise<void> go_on;
+  const std::shared_future<void> busy = go_on.get_future().share();
+  for (const auto& loop : loops_) ASSERT_TRUE(loop->Submit([busy] { busy.wait(); }));
+  fabric_->AnswerHeld();
+  go_on.set_value();
+  std::set<std::uint64_t> answered;
+  while (answered.size() < 40) {
+    const auto reply = peer->Next();
+    ASSERT_FALSE(peer->lost) << answered.size();
+    answered.insert(reply.header.request_id);
+  }
+}
+
+TEST_F(LocalServiceTest, KeepsNoLeaseOfAGetWhoseOwnHasEnded) {
+  Start();
+  ListenOnTcp();
+  const auto peer = ConnectTcp();
+  const std::vector<std::string_view> keys = {"k"};
+  const auto reply = peer->Call(FrameOp::kGet, wire::EncodeGet(4'711, Lane{}, View(keys)));
+  const auto got = wire::Decode<wire::GetReply>(AsBytes(reply.body));
+  ASSERT_TRUE(got.ok()) << reply.body;
+  EXPECT_EQ(got->lease_id, 0U);
+  EXPECT_EQ(fabric_->leases(), 0U);
+}
+
 TEST_F(LocalServiceTest, ClosesConnectionsOverItsBound) {
   Start({.max_connections = 2});
   const auto one = Connect();
