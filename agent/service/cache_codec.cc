@@ -2,13 +2,14 @@
 
 #include <string>
 
+#include "agent/cluster/request_keys.h"
 #include "kvfabric/v1/cache.pb.h"
 
 namespace kvfabric {
 
 namespace {
 
-constexpr int kMaxKeys = 65'536;
+constexpr int kMaxKeys = static_cast<int>(kMaxRequestKeys);
 constexpr std::size_t kMaxFingerprintBytes = 4096;
 
 const char* NameOf(MissReason reason) {
