@@ -74,7 +74,10 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(Options options,
                        : (server.bind_to_port(options.host, options.port) ? options.port : -1);
   if (port <= 0) {
     const int cause = errno != 0 ? errno : EADDRNOTAVAIL;
-    return ErrnoStatus(cause, "http server: listen on " + address);
+    const std::string who = "http server: listen on " + address;
+    if (cause != EADDRINUSE) return ErrnoStatus(cause, who);
+    return FailedPrecondition(
+        who + ": the address is in use: stop what listens there, or choose another address");
   }
   state->port = static_cast<std::uint16_t>(port);
   state->thread = std::thread([raw = &server] { raw->listen_after_bind(); });

@@ -20,6 +20,7 @@ namespace {
 constexpr int kAcceptsPerTurn = 64;
 // Without a free descriptor the kernel would report the same connection for ever.
 constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr const char* kNextStep = ": stop what listens there, or choose another address";
 
 Result<UniqueFd> LockPath(const std::string& path) {
   const std::string lock_path = path + ".lock";
@@ -27,7 +28,8 @@ Result<UniqueFd> LockPath(const std::string& path) {
   if (!lock) return ErrnoStatus(errno, lock_path + ": open");
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(errno, lock_path + ": lock");
-    return FailedPrecondition("socket " + path + ": listen: another process listens there");
+    return FailedPrecondition("socket " + path + ": listen: another process listens there" +
+                              kNextStep);
   }
   return lock;
 }
@@ -45,7 +47,7 @@ Status RemoveStaleSocket(const SocketAddress& address) {
   if (!probe) return ErrnoStatus(errno, "socket: make");
   if (::connect(probe.get(), address.addr(), address.length()) == 0 || errno == EAGAIN) {
     return FailedPrecondition("socket " + address.path() +
-                              ": listen: another program listens there");
+                              ": listen: another program listens there" + kNextStep);
   }
   if (::unlink(address.path().c_str()) != 0 && errno != ENOENT) {
     return ErrnoStatus(errno, address.path() + ": remove stale socket");
@@ -64,7 +66,7 @@ Result<UniqueFd> Bind(const Listener::Options& options) {
   if (::bind(fd.get(), address.addr(), address.length()) != 0) {
     const int error = errno;
     const std::string who = address.ToString() + ": listen";
-    return error == EADDRINUSE ? FailedPrecondition(who + ": the address is in use")
+    return error == EADDRINUSE ? FailedPrecondition(who + ": the address is in use" + kNextStep)
                                : ErrnoStatus(error, who);
   }
   if (address.is_unix() && ::chmod(address.path().c_str(), options.unix_mode) != 0) {

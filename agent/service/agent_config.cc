@@ -308,7 +308,11 @@ Result<AgentConfig> ParseAgentConfig(std::string_view yaml) {
 
 Result<AgentConfig> LoadAgentConfig(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) return ErrnoStatus(errno, "config: open " + path);
+  if (!file) {
+    const Status why = ErrnoStatus(errno, "config: open " + path);
+    return Status(why.code(),
+                  why.message() + ": write agent.yaml there, readable to the agent's user");
+  }
   std::string text(AgentConfig::kMaxTextBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return ErrnoStatus(errno, "config: read " + path);

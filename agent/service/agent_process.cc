@@ -40,9 +40,18 @@ namespace kvfabric {
 
 namespace {
 
-// What an index entry, its lease and its directory share take per byte of arena, for blocks of
-// 64 KiB: 1/128.
-constexpr std::uint64_t kIndexShare = 128;
+// Says which setting of agent.yaml an address came from.
+template <typename T>
+Result<T> Of(const char* setting, Result<T> listening) {
+  if (!listening.ok()) return listening.status().WithContext(setting);
+  return listening;
+}
+
+// The directory of a pool knows the blocks of the slots that are this node's, about as many as lie
+// here: at most 85 bytes each, for blocks of 16 KiB less than 1/64 of the arena.
+constexpr std::uint64_t kDirectoryShare = 64;
+constexpr std::uint64_t kLeastDirectoryBytes = std::uint64_t{8} << 20U;
+constexpr std::uint64_t kMostDirectoryBytes = std::uint64_t{256} << 20U;
 constexpr std::size_t kMaxQueued = 65'536;
 constexpr std::chrono::milliseconds kStopPatience{500};
 constexpr std::chrono::seconds kTokenCheck{1};
@@ -61,12 +70,20 @@ std::uint64_t StartTime() {
   return value;
 }
 
+std::uint64_t DirectoryBytes(std::uint64_t arena_bytes) {
+  return std::clamp(arena_bytes / kDirectoryShare, kLeastDirectoryBytes, kMostDirectoryBytes);
+}
+
 std::size_t LoopCount(const AgentConfig& config) {
   const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
   return std::min<std::size_t>(cores, config.workers);
 }
 
 }  // namespace
+
+MemoryNeed MemoryNeedOf(std::uint64_t arena_bytes) {
+  return {arena_bytes, CacheEngine::MostIndexBytes(arena_bytes) + DirectoryBytes(arena_bytes)};
+}
 
 // In the order of construction; taken apart from the end.
 struct AgentProcess::Parts {
@@ -136,8 +153,7 @@ struct AgentProcess::Parts {
 };
 
 Status AgentProcess::Parts::CheckMachine() {
-  const MemoryNeed need{config.arena_bytes, config.arena_bytes / kIndexShare};
-  KVF_RETURN_IF_ERROR(CheckMemory(need, ReadMemoryFigures()));
+  KVF_RETURN_IF_ERROR(CheckMemory(MemoryNeedOf(config.arena_bytes), ReadMemoryFigures()));
   KVF_ASSIGN_OR_RETURN(state, AgentState::Open(config.state_dir, clock));
   KVF_ASSIGN_OR_RETURN(tokens, TokenTable::Load(config.tokens_file));
   if (!tokens->TokenOf(kAdminTenant)) {
@@ -177,9 +193,10 @@ Status AgentProcess::Parts::StartHttp() {
   options.host = config.http.host;
   options.port = config.http.port;
   KVF_ASSIGN_OR_RETURN(
-      http,
-      HttpServer::Start(
-          options, {{"/livez", [] { return HttpReply{.body = "ok\n"}; }},
+      http, Of("listen.http",
+               HttpServer::Start(
+                   options,
+                   {{"/livez", [] { return HttpReply{.body = "ok\n"}; }},
                     {"/readyz",
                      [this] {
                        const AgentHealth health = self_test->health();
@@ -189,7 +206,7 @@ Status AgentProcess::Parts::StartHttp() {
                     {"/metrics", [this] {
                        return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8",
                                         .body = metrics.Render()};
-                     }}}));
+                     }}})));
   endpoints.http = {config.http.host, http->port()};
   return Status::Ok();
 }
@@ -207,6 +224,7 @@ Status AgentProcess::Parts::StartFabric() {
 
   FabricNode::Options options;
   options.node_name = config.node_name;
+  options.directory_bytes_per_pool = DirectoryBytes(config.arena_bytes);
   FabricNode::Environment environment;
   environment.clock = &clock;
   environment.timer = &timer;
@@ -236,7 +254,8 @@ Status AgentProcess::Parts::StartBulk() {
   environment.loops = LoopRefs();
   environment.clock = &clock;
   environment.metrics = &metrics;
-  KVF_ASSIGN_OR_RETURN(bulk, BulkServer::Listen(std::move(options), std::move(environment)));
+  KVF_ASSIGN_OR_RETURN(
+      bulk, Of("listen.bulk", BulkServer::Listen(std::move(options), std::move(environment))));
   endpoints.bulk = {config.bulk.host, bulk->port()};
   return Status::Ok();
 }
@@ -277,10 +296,10 @@ Status AgentProcess::Parts::StartGrpc() {
   at_cache.metrics = &metrics;
   cache_service = std::make_unique<GrpcCacheService>(std::move(cache_options), at_cache);
 
-  KVF_ASSIGN_OR_RETURN(grpc,
-                       GrpcServer::Start({.listen = config.grpc},
-                                         {&control_service->service(), &peer_service->service(),
-                                          &cache_service->service()}));
+  KVF_ASSIGN_OR_RETURN(grpc, Of("listen.grpc", GrpcServer::Start({.listen = config.grpc},
+                                                                 {&control_service->service(),
+                                                                  &peer_service->service(),
+                                                                  &cache_service->service()})));
   grpc->SetServing(false);
   endpoints.grpc = {config.grpc.host, grpc->port()};
   return Status::Ok();
@@ -312,7 +331,8 @@ Status AgentProcess::Parts::StartServing() {
   environment.put_workers = &copy;
   environment.clock = &clock;
   environment.metrics = &metrics;
-  KVF_ASSIGN_OR_RETURN(local, LocalService::Start(std::move(options), std::move(environment)));
+  KVF_ASSIGN_OR_RETURN(
+      local, Of("socketPath", LocalService::Start(std::move(options), std::move(environment))));
   endpoints.socket_path = config.socket_path;
   tcp_clients.store(local.get(), std::memory_order_release);
   peer_service->SetServing(true);

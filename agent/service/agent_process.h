@@ -13,6 +13,7 @@
 #include <string>
 
 #include "agent/service/agent_config.h"
+#include "agent/tier/memory_check.h"
 #include "common/status.h"
 
 namespace kvfabric {
@@ -22,6 +23,10 @@ struct AgentEndpoints {
   ListenAddress grpc, bulk, http;
   std::string socket_path;
 };
+
+// What an agent with an arena of that size takes at most, for the memory check: index of the blocks
+// and directory included.
+MemoryNeed MemoryNeedOf(std::uint64_t arena_bytes);
 
 class AgentProcess {
  public:

@@ -40,7 +40,11 @@ Status ProbeAddress(const ListenAddress& listen) {
   if (!probe || ::setsockopt(probe.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       ::bind(probe.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       ::listen(probe.get(), 1) != 0) {
-    return ErrnoStatus(errno, "grpc server: listen on " + FormatAddress(listen));
+    const int cause = errno;
+    const std::string who = "grpc server: listen on " + FormatAddress(listen);
+    if (cause != EADDRINUSE) return ErrnoStatus(cause, who);
+    return FailedPrecondition(
+        who + ": the address is in use: stop what listens there, or choose another address");
   }
   return Status::Ok();
 }

@@ -60,7 +60,13 @@ TokenTable::Version TokenTable::VersionOf(const struct stat& file) {
 
 Result<TokenTable::Loaded> TokenTable::Read(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return ErrnoStatus(errno, "token file " + path + ": open");
+  if (!file) {
+    const Status why = ErrnoStatus(errno, "token file " + path + ": open");
+    return Status(why.code(),
+                  why.message() +
+                      ": write it, readable to the agent's user alone (a line `TENANT TOKEN` each, "
+                      "one of them for admin), or correct tokensFile");
+  }
   struct stat found {};
   if (::fstat(file.get(), &found) != 0) {
     return ErrnoStatus(errno, "token file " + path + ": look at");

@@ -67,6 +67,7 @@ TEST(HttpServer, RefusesAPortInUseNamingTheAddress) {
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.status().message(), HasSubstr("127.0.0.1:" + std::to_string(first->port())));
+  EXPECT_THAT(second.status().message(), HasSubstr("stop what listens there"));
 }
 
 TEST(HttpServer, AnswersOthersWhileSilentClientsHoldConnections) {

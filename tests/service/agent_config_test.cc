@@ -114,6 +114,7 @@ TEST(AgentConfig, NamesTheFileInFaults) {
   const TempDir dir;
   const std::string path = dir.path() / "agent.yaml";
   EXPECT_EQ(LoadAgentConfig(path).status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(LoadAgentConfig(path).status().message(), HasSubstr("write agent.yaml there"));
   std::ofstream(path) << "nodeName: n\n";
   EXPECT_THAT(LoadAgentConfig(path).status().message(), HasSubstr(path));
   std::ofstream(path) << kMinimal;

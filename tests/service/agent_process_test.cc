@@ -10,6 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "agent/engine/cache_engine.h"
 #include "common/checksum.h"
 #include "kvfabric/v1/cache.grpc.pb.h"
 #include "kvfabric/v1/control.grpc.pb.h"
@@ -124,14 +125,17 @@ TEST(AgentProcess, RefusesToStartWithTheReason) {
   other.grpc.port = agent->endpoints().grpc.port;
   auto refused = AgentProcess::Start(other, "test", NotInterrupted);
   EXPECT_THAT(refused.status().message(), HasSubstr(FormatAddress(other.grpc)));
+  EXPECT_THAT(refused.status().message(), HasSubstr("listen.grpc"));
   other.grpc.port = 0;
   other.http.port = agent->endpoints().http.port;
   refused = AgentProcess::Start(other, "test", NotInterrupted);
   EXPECT_THAT(refused.status().message(), HasSubstr(FormatAddress(other.http)));
+  EXPECT_THAT(refused.status().message(), HasSubstr("listen.http"));
   other.http.port = 0;
   other.bulk.port = agent->endpoints().bulk.port;
   refused = AgentProcess::Start(other, "test", NotInterrupted);
   EXPECT_THAT(refused.status().message(), HasSubstr(std::to_string(other.bulk.port)));
+  EXPECT_THAT(refused.status().message(), HasSubstr("listen.bulk"));
   other.bulk.port = 0;
   other.arena_bytes = std::uint64_t{1} << 48U;
   refused = AgentProcess::Start(other, "test", NotInterrupted);
@@ -143,6 +147,17 @@ TEST(AgentProcess, RefusesToStartWithTheReason) {
   refused = AgentProcess::Start(other, "test", NotInterrupted);
   EXPECT_THAT(refused.status().message(), HasSubstr("not-a-directory"));
   EXPECT_EQ(HttpStatus(*agent, "/livez"), 200);
+}
+
+TEST(AgentProcess, CountsIndexAndDirectoryInItsMemory) {
+  constexpr std::uint64_t mib = std::uint64_t{1} << 20U;
+  for (const std::uint64_t arena : {128 * mib, 8'192 * mib, 262'144 * mib}) {
+    const MemoryNeed need = MemoryNeedOf(arena);
+    EXPECT_EQ(need.arena_bytes, arena);
+    EXPECT_GE(need.index_bytes, CacheEngine::MostIndexBytes(arena) + 8 * mib);
+  }
+  EXPECT_LE(MemoryNeedOf(128 * mib).index_bytes, 40 * mib) << "small agents stay small";
+  EXPECT_GE(MemoryNeedOf(262'144 * mib).index_bytes, 262'144 / 50 * mib);
 }
 
 TEST(AgentProcess, EndsWhileMemoryIsBeingPrefaulted) {

@@ -22,7 +22,7 @@ TEST(GrpcServer, RefusesAPortInUseNamingAddressAndCause) {
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(second.status().message(), HasSubstr("127.0.0.1:" + std::to_string(port)));
-  EXPECT_THAT(second.status().message(), HasSubstr("in use"));
+  EXPECT_THAT(second.status().message(), HasSubstr("in use: stop what listens there"));
 }
 
 TEST(GrpcServer, RefusesAnAddressThisHostDoesNotHave) {

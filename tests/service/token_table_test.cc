@@ -57,6 +57,12 @@ TEST_F(TokenTableTest, RefusesAFileThatOthersMayRead) {
   EXPECT_FALSE(TokenTable::Load(directory_.path().string()).ok());
 }
 
+TEST_F(TokenTableTest, SaysWhatToWriteWhenThereIsNone) {
+  const Status status = TokenTable::Load(path()).status();
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("or correct tokensFile"), std::string::npos) << status.message();
+}
+
 TEST_F(TokenTableTest, FollowsTheFileAndKeepsTheLastGoodTable) {
   Write("default d-token-0123\n");
   const auto table = TokenTable::Load(path());

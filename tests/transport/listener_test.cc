@@ -76,6 +76,7 @@ TEST_F(ListenerTest, RefusesAPortInUseAndNamesIt) {
   const auto second = Listen((*first)->address());
   EXPECT_EQ(second.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(second.status().message().find((*first)->address().ToString()), std::string::npos);
+  EXPECT_NE(second.status().message().find("stop what listens there"), std::string::npos);
 }
 
 TEST_F(ListenerTest, ReplacesASocketThatADeadProcessLeft) {
