@@ -1,6 +1,7 @@
 """up, down, status, and what is refused at start."""
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -245,6 +246,21 @@ class Lifecycle(unittest.TestCase):
                 self.assertEqual(report["wrong_bytes"], 0)
                 self.assertEqual(report["puts_failed"], 0)
                 self.assertGreater(report["hit_percent"], 20)
+
+    def test_operator_whose_store_was_lost_takes_over_living_agents(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml(), 2)
+            f.kill_operator()
+            f.must("up")  # term 2
+            pids = [f.pid(f"node-{i}") for i in range(2)]
+            f.kill_operator()
+            shutil.rmtree(f.dir / "api")
+            f.must("up", "-f", str(f.work / "pool.yaml"))
+            self.assertEqual(pids, [f.pid(f"node-{i}") for i in range(2)], "the agents lived on")
+            self.assertEqual(f.pool()["term"], 1)
+            f.must("put", "x", "--node", "node-0", stdin=b"new pool")
+            wait_until(lambda: f.kvctl("get", "x", "--node", "node-1").stdout == b"new pool", 5,
+                       "node-1 finds what node-0 has")
 
     @staticmethod
     def last_epoch(f: Fabric) -> int:
