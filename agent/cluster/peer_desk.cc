@@ -81,9 +81,15 @@ void PeerDesk::NoteEpoch(const PoolRef& pool, NodeIndex peer, std::uint64_t map_
                        Deadline::After(*context_.clock, std::chrono::milliseconds(1000)), [] {});
 }
 
-KeepaliveState PeerDesk::OnKeepalive(SessionId /*session*/, const KeepaliveState& /*peer*/) {
+KeepaliveState PeerDesk::OnKeepalive(SessionId /*session*/) {
   MutexLock lock(state_mu_);
   return state_;
+}
+
+std::uint64_t PeerDesk::MapEpoch(const std::string& pool_uid) const {
+  const PoolRef pool = pools_.Find(pool_uid);
+  const SharedRouting routing = pool != nullptr ? pool->routing() : nullptr;
+  return routing != nullptr ? routing->epoch() : 0;
 }
 
 void PeerDesk::RefreshState() {

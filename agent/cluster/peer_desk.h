@@ -25,8 +25,8 @@ class PeerDesk final : public PeerHandler {
 
   SessionId OnSessionOpen(const PeerIdentity& peer) override EXCLUDES(mu_);
   void OnSessionClosed(SessionId session) override EXCLUDES(mu_);
-  KeepaliveState OnKeepalive(SessionId session, const KeepaliveState& peer) override
-      EXCLUDES(state_mu_);
+  KeepaliveState OnKeepalive(SessionId session) override EXCLUDES(state_mu_);
+  std::uint64_t MapEpoch(const std::string& pool_uid) const override;
   Result<AnnounceReply> OnAnnounce(SessionId session, const AnnounceRequest& request) override;
   void OnLocate(SessionId session, LocateRequest request, Deadline deadline,
                 Completion<LocateReply> done) override;

@@ -76,7 +76,9 @@ class PeerHandler {
   virtual SessionId OnSessionOpen(const PeerIdentity& peer) = 0;
   // Ends all leases of the session.
   virtual void OnSessionClosed(SessionId session) = 0;
-  virtual KeepaliveState OnKeepalive(SessionId session, const KeepaliveState& peer) = 0;
+  virtual KeepaliveState OnKeepalive(SessionId session) = 0;
+  // Of our map of that pool, for a peer whose map is older; 0 while there is none.
+  virtual std::uint64_t MapEpoch(const std::string& pool_uid) const = 0;
 
   virtual Result<AnnounceReply> OnAnnounce(SessionId session, const AnnounceRequest& request) = 0;
   // Asynchronous: a new owner may ask the previous one (one hop).

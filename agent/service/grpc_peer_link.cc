@@ -169,7 +169,6 @@ class GrpcPeerLink final : public PeerLink {
     PeerSession::Options options;
     options.self = from.self;
     options.peer = address;
-    options.local_state = from.local_state;
     options.keepalive = from.keepalive;
     options.down_after = from.down_after;
     options.first_retry = from.first_retry;

@@ -27,8 +27,6 @@ class GrpcPeerConnector final : public PeerConnector {
   struct Options {
     PeerIdentity self;
     std::function<std::string()> token;  // the admin tenant's, as of now
-    // What keepalives tell about this agent; nothing when not given. Any thread, short.
-    std::function<KeepaliveState()> local_state;
     std::chrono::milliseconds keepalive{250};
     std::chrono::milliseconds down_after{1'000};
     std::chrono::milliseconds first_retry{100};

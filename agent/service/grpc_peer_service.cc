@@ -141,6 +141,11 @@ class Body : public std::enable_shared_from_this<Body> {
     reply.set_request_id(request.request_id());
     reply.set_code(static_cast<std::uint32_t>(status.code()));
     reply.set_message(status.message());
+    if (status.code() == StatusCode::kAborted) {  // a stale epoch: only these two name one
+      const std::string& pool_uid =
+          request.has_locate() ? request.locate().pool_uid() : request.announce().pool_uid();
+      reply.set_map_epoch(shared_->environment.handler->MapEpoch(pool_uid));
+    }
     Send(std::move(reply));
   }
   // Encodes a handler's answer into the field that `field` gives.
@@ -162,8 +167,7 @@ class Body : public std::enable_shared_from_this<Body> {
     if (session == 0) return;  // before the hello was answered
     v1::PeerReply reply;
     reply.set_request_id(request.request_id());
-    Encode(shared_->environment.handler->OnKeepalive(session - 1, Decode(request.keepalive())),
-           *reply.mutable_keepalive());
+    Encode(shared_->environment.handler->OnKeepalive(session - 1), *reply.mutable_keepalive());
     Send(std::move(reply), true);
   }
 
@@ -171,18 +175,20 @@ class Body : public std::enable_shared_from_this<Body> {
   void OnRequest(const RequestRef& request) {
     if (request->has_hello()) {
       if (const Status status = OnHello(*request); !status.ok()) {
+        shared_->refused.Add();
         Refuse(*request, status);
         Finish(outbox_, status, true);
       }
       return;
     }
     if (!session_) {
+      shared_->refused.Add();
       Finish(outbox_, InvalidArgument("peer session: the first message must be hello"), false);
       return;
     }
     shared_->requests.Add();
     if (const Status status = Dispatch(request); !status.ok()) {
-      if (status.code() == StatusCode::kInvalidArgument) shared_->refused.Add();
+      shared_->refused.Add();  // malformed, or unknown here
       Refuse(*request, status);
     }
   }

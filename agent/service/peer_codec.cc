@@ -53,41 +53,28 @@ T LeAt(const std::string& from, std::size_t at) {
   return LoadLe<T>(AsBytes(from).data() + at);
 }
 
-template <typename Message>
-void EncodePools(const KeepaliveState& from, Message& to) {
+std::chrono::microseconds AgeOf(std::uint64_t age_us) {
+  constexpr std::uint64_t kLongest = std::uint64_t{1} << 60U;  // no overflow in sums
+  return std::chrono::microseconds(std::min(age_us, kLongest));
+}
+
+}  // namespace
+
+void Encode(const KeepaliveState& from, v1::PeerKeepaliveReply& to) {
   for (const PoolColdness& pool : from.pools) {
     v1::PoolColdness& out = *to.add_pools();
     out.set_pool_uid(pool.pool_uid);
     out.set_coldest_age_us(static_cast<std::uint64_t>(pool.coldest_age.count()));
     out.set_free_bytes(pool.free_bytes);
   }
+  to.set_inflight_bytes(from.inflight_bytes);
+  to.set_draining(from.draining);
 }
-
-std::chrono::microseconds AgeOf(std::uint64_t age_us) {
-  constexpr std::uint64_t kLongest = std::uint64_t{1} << 60U;  // no overflow in sums
-  return std::chrono::microseconds(std::min(age_us, kLongest));
-}
-
-template <typename Message>
-KeepaliveState DecodePools(const Message& from) {
+KeepaliveState Decode(const v1::PeerKeepaliveReply& from) {
   KeepaliveState to;
   for (const v1::PoolColdness& pool : from.pools()) {
     to.pools.push_back({pool.pool_uid(), AgeOf(pool.coldest_age_us()), pool.free_bytes()});
   }
-  return to;
-}
-
-}  // namespace
-
-void Encode(const KeepaliveState& from, v1::PeerKeepalive& to) { EncodePools(from, to); }
-void Encode(const KeepaliveState& from, v1::PeerKeepaliveReply& to) {
-  EncodePools(from, to);
-  to.set_inflight_bytes(from.inflight_bytes);
-  to.set_draining(from.draining);
-}
-KeepaliveState Decode(const v1::PeerKeepalive& from) { return DecodePools(from); }
-KeepaliveState Decode(const v1::PeerKeepaliveReply& from) {
-  KeepaliveState to = DecodePools(from);
   to.inflight_bytes = from.inflight_bytes();
   to.draining = from.draining();
   return to;

@@ -11,7 +11,6 @@ namespace kvfabric::v1 {
 class PeerAnnounce;
 class PeerAnnounceReply;
 class PeerDelete;
-class PeerKeepalive;
 class PeerKeepaliveReply;
 class PeerLease;
 class PeerLeaseReply;
@@ -23,9 +22,7 @@ class PeerOfferReply;
 
 namespace kvfabric {
 
-void Encode(const KeepaliveState& from, v1::PeerKeepalive& to);
 void Encode(const KeepaliveState& from, v1::PeerKeepaliveReply& to);
-KeepaliveState Decode(const v1::PeerKeepalive& from);
 KeepaliveState Decode(const v1::PeerKeepaliveReply& from);
 
 void Encode(const AnnounceRequest& from, v1::PeerAnnounce& to);

@@ -102,8 +102,7 @@ void PeerSession::SendKeepalive() {
     stream = stream_;
   }
   v1::PeerRequest request;
-  v1::PeerKeepalive& keepalive = *request.mutable_keepalive();
-  if (options_.local_state) Encode(options_.local_state(), keepalive);
+  request.mutable_keepalive();
   stream->Send(request, true);
 }
 

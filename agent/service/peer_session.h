@@ -41,7 +41,6 @@ class PeerSession : public std::enable_shared_from_this<PeerSession> {
   struct Options {
     PeerIdentity self;
     PeerAddress peer;
-    std::function<KeepaliveState()> local_state;
     std::chrono::milliseconds keepalive{250};
     std::chrono::milliseconds down_after{1'000};
     std::chrono::milliseconds first_retry{100};

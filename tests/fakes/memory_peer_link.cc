@@ -111,7 +111,7 @@ class MemoryNetwork::Link : public std::enable_shared_from_this<Link> {
   KeepaliveState peer_state() {
     const std::shared_ptr<Node> node = NodeNow();
     if (node == nullptr || !Enter(node)) return {};
-    KeepaliveState state = node->handler->OnKeepalive(SessionNow(), {});
+    KeepaliveState state = node->handler->OnKeepalive(SessionNow());
     core_->Leave(node);
     return state;
   }

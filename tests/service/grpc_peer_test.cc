@@ -86,17 +86,16 @@ struct TestAgent {
     GrpcPeerConnector::Options options;
     options.self = self;
     options.token = [] { return std::string("token-admin"); };
-    options.local_state = [] {
-      KeepaliveState state;
-      state.pools.push_back({"p1", std::chrono::microseconds(7), 9});
-      return state;
-    };
     return options;
   }
   PeerAddress address() const {
     return {self.node_name, self.agent_uid, "127.0.0.1", server->port()};
   }
 };
+
+double Refused(TestAgent& agent) {
+  return agent.node.metrics.GetCounter("kvfabric_agent_peer_refused_total", "").Value();
+}
 
 // Waits for the link's own judgement.
 bool WaitFor(const PeerLink& link, bool up, milliseconds within = milliseconds(5'000)) {
@@ -239,6 +238,7 @@ TEST(GrpcPeer, RefusesWhoIsNoAgent) {
   v1::PeerReply reply;
   EXPECT_FALSE(stream->Read(&reply));
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Refused(b), 1);
 }
 
 TEST(GrpcPeer, AnswersMalformedRequestsAndGoesOn) {
@@ -272,16 +272,46 @@ TEST(GrpcPeer, AnswersMalformedRequestsAndGoesOn) {
     EXPECT_EQ(reply.request_id(), id++);
     EXPECT_EQ(reply.code(), 3U) << reply.message();
   }
-  request.Clear();
-  request.set_request_id(id);
-  request.mutable_snapshot();
-  stream->Write(request);
+  v1::PeerRequest unknown;  // as one of a newer agent looks here
+  unknown.set_request_id(id);
+  stream->Write(unknown);
   ASSERT_TRUE(stream->Read(&reply));
   EXPECT_EQ(reply.code(), 12U);
   EXPECT_EQ(b.node.announced.value(), 0);
+  EXPECT_EQ(Refused(b), 5);
+  stream->Write(request);  // a second hello
+  ASSERT_TRUE(stream->Read(&reply));
+  EXPECT_EQ(reply.code(), 3U);
+  EXPECT_FALSE(stream->Read(&reply));
+  EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Refused(b), 6);
+  EXPECT_TRUE(b.node.closed.WaitFor(1));
+}
+
+TEST(GrpcPeer, SaysItsEpochToWhoHasAnOlderMap) {
+  TestAgent b("node-b");
+  const auto stub = v1::Peer::NewStub(TestChannel(b.server->port()));
+  grpc::ClientContext context;
+  SetToken(context, "token-admin");
+  const auto stream = stub->Session(&context);
+  v1::PeerRequest request;
+  request.set_request_id(1);
+  request.mutable_hello()->set_version(1);
+  request.mutable_hello()->set_node_name("node-a");
+  request.mutable_hello()->set_agent_uid("uid-a");
+  request.mutable_hello()->set_expect_node_name("node-b");
+  stream->Write(request);
+  v1::PeerReply reply;
+  ASSERT_TRUE(stream->Read(&reply));
+  request.set_request_id(2);
+  request.mutable_locate()->set_pool_uid("p1");
+  request.mutable_locate()->set_map_epoch(1);
+  stream->Write(request);
+  ASSERT_TRUE(stream->Read(&reply));
+  EXPECT_EQ(reply.code(), 10U);
+  EXPECT_EQ(reply.map_epoch(), 2U);
   context.TryCancel();
   stream->Finish();
-  EXPECT_TRUE(b.node.closed.WaitFor(1));
 }
 
 TEST(GrpcPeer, EndsTheSessionOfAnOpenerThatFellSilent) {

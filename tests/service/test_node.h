@@ -82,7 +82,10 @@ class TestNode : public PeerHandler {
     return 5;
   }
   void OnSessionClosed(SessionId) override { closed.Add(); }
-  KeepaliveState OnKeepalive(SessionId, const KeepaliveState&) override {
+  std::uint64_t MapEpoch(const std::string& pool_uid) const override {
+    return pool_uid == "p1" ? 2 : 0;
+  }
+  KeepaliveState OnKeepalive(SessionId) override {
     keepalives.Add();
     KeepaliveState state;
     state.inflight_bytes = 99;
