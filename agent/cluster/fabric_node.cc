@@ -109,9 +109,7 @@ Result<NamespaceRef> FabricNode::ResolveNamespace(const std::string& pool,
 }
 
 std::uint64_t FabricNode::map_epoch(const std::string& pool_uid) const {
-  const PoolRef pool = pools_.Find(pool_uid);
-  const SharedRouting routing = pool != nullptr ? pool->routing() : nullptr;
-  return routing != nullptr ? routing->epoch() : 0;
+  return desk_.MapEpoch(pool_uid);
 }
 
 SessionId FabricNode::OpenSession(const std::string& tenant) {
@@ -237,7 +235,14 @@ PeerIdentity FabricNode::identity() const {
 }
 
 Status FabricNode::ApplyPools(std::uint64_t term, std::vector<PoolSpecForAgent> pools) {
-  return control_.ApplyPools(term, std::move(pools));
+  const Status applied = control_.ApplyPools(term, std::move(pools));
+  MutexLock lock(drain_mu_);
+  if (!desk_.draining()) return applied;
+  // The order to drain does not come again: it is for what was made since, too.
+  for (const PoolRef& pool : pools_.All()) {
+    if (!pool->drainer().Progress().active) StartDrainOf(*pool);
+  }
+  return applied;
 }
 
 Status FabricNode::ApplyMap(std::string_view pool_uid, std::string_view shard_map) {
@@ -246,17 +251,23 @@ Status FabricNode::ApplyMap(std::string_view pool_uid, std::string_view shard_ma
 
 Status FabricNode::StartDrain(std::uint64_t term, std::chrono::seconds deadline) {
   KVF_RETURN_IF_ERROR(control_.CheckTerm(term));
+  MutexLock lock(drain_mu_);
+  drain_began_ = context_.clock->Now();
+  drain_budget_ = deadline;
   desk_.SetDraining(true);
-  for (const PoolRef& pool : pools_.All()) {
-    const std::chrono::seconds budget =
-        deadline.count() > 0 ? deadline : pool->spec()->drain_timeout;
-    pool->drainer().Start(Deadline::After(*context_.clock, budget));
-  }
+  for (const PoolRef& pool : pools_.All()) StartDrainOf(*pool);
   return Status::Ok();
+}
+
+void FabricNode::StartDrainOf(PoolNode& pool) {
+  const std::chrono::seconds budget =
+      drain_budget_.count() > 0 ? drain_budget_ : pool.spec()->drain_timeout;
+  pool.drainer().Start(Deadline::At(drain_began_ + budget));
 }
 
 Status FabricNode::StopDrain(std::uint64_t term) {
   KVF_RETURN_IF_ERROR(control_.CheckTerm(term));
+  MutexLock lock(drain_mu_);
   desk_.SetDraining(false);
   for (const PoolRef& pool : pools_.All()) pool->drainer().Stop();
   return Status::Ok();

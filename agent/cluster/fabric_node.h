@@ -70,10 +70,11 @@ class FabricNode final : public Fabric, public ControlPlanePort {
 
   // ControlPlanePort
   PeerIdentity identity() const override;
-  Status ApplyPools(std::uint64_t term, std::vector<PoolSpecForAgent> pools) override;
+  Status ApplyPools(std::uint64_t term, std::vector<PoolSpecForAgent> pools) override
+      EXCLUDES(drain_mu_);
   Status ApplyMap(std::string_view pool_uid, std::string_view shard_map) override;
-  Status StartDrain(std::uint64_t term, std::chrono::seconds deadline) override;
-  Status StopDrain(std::uint64_t term) override;
+  Status StartDrain(std::uint64_t term, std::chrono::seconds deadline) override EXCLUDES(drain_mu_);
+  Status StopDrain(std::uint64_t term) override EXCLUDES(drain_mu_);
   std::vector<PoolReport> PoolReports() const override;
   DrainReport DrainProgress() const override;
 
@@ -90,6 +91,7 @@ class FabricNode final : public Fabric, public ControlPlanePort {
   Result<PoolRef> Admit(SessionId session, const NamespaceRef& ns) const EXCLUDES(mu_);
   std::string TenantOf(SessionId session) const EXCLUDES(mu_);
   void RenewRemote(std::uint64_t lease_id);
+  void StartDrainOf(PoolNode& pool) REQUIRES(drain_mu_);
   void Tick();
   void SlowTick();
 
@@ -108,6 +110,10 @@ class FabricNode final : public Fabric, public ControlPlanePort {
 
   mutable Mutex mu_;
   std::unordered_map<SessionId, std::string> tenants_ GUARDED_BY(mu_);
+
+  Mutex drain_mu_;  // before the pools' and drainers' own locks
+  Clock::TimePoint drain_began_ GUARDED_BY(drain_mu_){};
+  std::chrono::seconds drain_budget_ GUARDED_BY(drain_mu_){0};  // 0: each pool's own
 
   Timer::Id tick_ = 0;
   Timer::Id slow_tick_ = 0;

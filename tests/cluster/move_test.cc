@@ -356,6 +356,22 @@ TEST(Push, KeepsACopyThatOnlyPassedThroughForAReader) {
   EXPECT_TRUE(b.Snapshot({})[0].has_other_holder);
 }
 
+TEST(Drain, IncludesAPoolThatWasMadeMeanwhile) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  ASSERT_TRUE(cluster.Settle());
+  FabricNode& a = cluster.fabric("a");
+  ASSERT_TRUE(a.StartDrain(1, std::chrono::seconds(20)).ok());
+  ASSERT_TRUE(Eventually([&] { return a.DrainProgress().done; }));
+  PoolSpecForAgent second = cluster.spec();
+  second.uid = "second-uid";
+  second.name = "ns/second";
+  ASSERT_TRUE(a.ApplyPools(1, {cluster.spec(), second}).ok());
+  EXPECT_TRUE(cluster.node("a").pool("second-uid")->drainer().Progress().active);
+  EXPECT_TRUE(Eventually([&] { return a.DrainProgress().done; }));
+  ASSERT_TRUE(a.StopDrain(1).ok());
+  EXPECT_FALSE(a.DrainProgress().active);
+}
+
 TEST(Drain, MovesTheHottestAndCountsWhatNobodyTakes) {
   TestCluster cluster({.nodes = {"a", "b"}, .capacity_bytes = 64 * kTestBlockBytes});
   ASSERT_TRUE(cluster.Settle());
