@@ -8,6 +8,25 @@
 
 namespace kvfabric {
 
+namespace {
+
+PutStatus AnswerFor(const Status& put) {
+  switch (put.code()) {
+    case StatusCode::kOk:
+      return PutStatus::kOk;
+    case StatusCode::kAlreadyExists:
+      return PutStatus::kAlreadyExists;
+    case StatusCode::kResourceExhausted:
+      return PutStatus::kNoSpace;
+    case StatusCode::kDataLoss:
+      return PutStatus::kChecksumMismatch;
+    default:
+      return PutStatus::kFailed;
+  }
+}
+
+}  // namespace
+
 PutCall::PutCall(Private, PoolRef pool, PutArgs args, Deadline deadline, Completion<PutAnswer> done)
     : pool_(std::move(pool)),
       args_(std::move(args)),
@@ -101,9 +120,10 @@ bool PutCall::KeptHere(std::size_t at) const {
   });
 }
 
-PutStatus PutCall::PutOne(std::size_t at) {
-  if (deadline_.Passed(*pool_->context().clock)) return PutStatus::kFailed;
-  const BlockOrigin origin = KeptHere(at) ? BlockOrigin::kPut : BlockOrigin::kTransient;
+Status PutCall::PutOne(std::size_t at, bool* kept) {
+  *kept = KeptHere(at);
+  if (deadline_.Passed(*pool_->context().clock)) return DeadlineExceeded("put: no time left");
+  const BlockOrigin origin = *kept ? BlockOrigin::kPut : BlockOrigin::kTransient;
   Result<Reservation> reservation = pool_->engine().Reserve(HeaderOf(at), origin);
   if (origin == BlockOrigin::kTransient &&
       reservation.status().code() == StatusCode::kResourceExhausted) {
@@ -112,36 +132,27 @@ PutStatus PutCall::PutOne(std::size_t at) {
     header.has_other_holder = true;
     reservation = pool_->engine().Reserve(std::move(header), BlockOrigin::kPut);
   }
-  if (!reservation.ok()) {
-    switch (reservation.status().code()) {
-      case StatusCode::kAlreadyExists:
-        return PutStatus::kAlreadyExists;
-      case StatusCode::kResourceExhausted:
-        return PutStatus::kNoSpace;
-      default:
-        return PutStatus::kFailed;
-    }
-  }
+  if (!reservation.ok()) return reservation.status();
   const std::uint64_t computed = CopyAndChecksum(reservation->bytes(), args_.items[at].bytes);
   Result<PinnedBlock> block = std::move(*reservation).Commit(computed);
-  if (block.ok()) {
-    SendCopies(at, std::move(*block));
-    return PutStatus::kOk;
-  }
-  if (block.status().code() == StatusCode::kDataLoss) return PutStatus::kChecksumMismatch;
-  if (block.status().code() == StatusCode::kAlreadyExists) return PutStatus::kAlreadyExists;
-  return PutStatus::kFailed;
+  if (!block.ok()) return block.status();
+  SendCopies(at, std::move(*block), kept);
+  return Status::Ok();
 }
 
-void PutCall::SendCopies(std::size_t at, PinnedBlock block) {
-  const bool kept = KeptHere(at);
-  if (routing_ == nullptr || (kept && spec_->replicas < 2)) return;
+void PutCall::SendCopies(std::size_t at, PinnedBlock block, bool* kept) {
+  if (routing_ == nullptr || (*kept && spec_->replicas < 2)) return;
   const NodeIndex self = pool_->context().self.node;
-  const std::span<const NodeIndex> holders(&self, kept ? 1 : 0);
+  const std::span<const NodeIndex> holders(&self, *kept ? 1 : 0);
   Replicator::Copy copy;
   copy.targets =
       ReplicaTargets(*routing_, *pool_->context().peers, keys_.slot(at), holders, spec_->replicas);
-  copy.owed_if_missed = kept;
+  if (!*kept && copy.targets.empty()) {  // the last owner went down since
+    *kept = pool_->engine().Keep(block.id());
+    pool_->engine().SetHasOtherHolder(block.id(), false);
+    if (*kept && spec_->replicas < 2) return;
+  }
+  copy.owed_if_missed = *kept;
   if (spec_->acks_replicated) {
     MutexLock lock(mu_);
     ++copies_;
@@ -155,10 +166,11 @@ void PutCall::SendCopies(std::size_t at, PinnedBlock block) {
 
 void PutCall::RunChunk(std::size_t begin, std::size_t end) {
   for (std::size_t at = begin; at < end; ++at) {
-    const PutStatus status = PutOne(at);
+    bool kept = false;
+    const Status put = PutOne(at, &kept);
+    const PutStatus status = AnswerFor(put);
     CountStatus(status);
-    const bool here =
-        status == PutStatus::kAlreadyExists || (status == PutStatus::kOk && KeptHere(at));
+    const bool here = status == PutStatus::kAlreadyExists || (put.ok() && kept);
     MutexLock lock(mu_);
     answer_.status[at] = status;
     answer_.copies[at] = static_cast<std::uint8_t>(answer_.copies[at] + (here ? 1 : 0));

@@ -34,10 +34,12 @@ class PutCall : public std::enable_shared_from_this<PutCall> {
   void Run();
   std::vector<std::size_t> ChunkEnds() const;
   void RunChunk(std::size_t begin, std::size_t end);
-  PutStatus PutOne(std::size_t at);
-  // True when this node keeps the block: always, unless bytes are spread to owners only.
+  // `kept` says afterwards whether the block stays here.
+  Status PutOne(std::size_t at, bool* kept);
+  // True when this node keeps the block: always, unless bytes are spread to owners only. Asked once
+  // per block: owners come and go.
   bool KeptHere(std::size_t at) const;
-  void SendCopies(std::size_t at, PinnedBlock block);
+  void SendCopies(std::size_t at, PinnedBlock block, bool* kept);
   BlockHeader HeaderOf(std::size_t at) const;
   void CountStatus(PutStatus status) const;
   void EndPart();
