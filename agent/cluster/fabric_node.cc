@@ -190,7 +190,7 @@ bool FabricNode::Renew(SessionId session, std::uint64_t lease_id) {
 // does not grant again becomes a miss.
 void FabricNode::RenewRemote(std::uint64_t lease_id) {
   const std::shared_ptr<RemoteLease> remote = remote_leases_.Find(lease_id);
-  if (remote == nullptr || !remote->BeginRenewal(context_.clock->Now(), leases_.ttl() / 4)) return;
+  if (remote == nullptr || !remote->BeginRenewal(context_.clock->Now(), leases_.ttl())) return;
   for (const RemoteLease::Part& part : remote->Parts()) {
     const LinkRef link = peers_.Link(part.holder);
     if (link == nullptr) continue;
@@ -198,13 +198,13 @@ void FabricNode::RenewRemote(std::uint64_t lease_id) {
     request.pool_uid = remote->pool_uid();
     for (const RemoteLease::Grant& grant : part.grants) request.ids.push_back(grant.id);
     link->Lease(std::move(request), Deadline::After(*context_.clock, leases_.ttl() / 2),
-                [remote, part](Result<LeaseReply> reply) {
+                [clock = context_.clock, remote, part](Result<LeaseReply> reply) {
                   if (!reply.ok() || reply->granted.size() != part.grants.size()) return;
                   RemoteLease::Part fresh{part.holder, reply->lease_id, {}};
                   for (std::size_t at = 0; at < part.grants.size(); ++at) {
                     if (reply->granted[at]) fresh.grants.push_back(part.grants[at]);
                   }
-                  remote->Replace(part.lease_id, std::move(fresh));
+                  remote->Replace(part.lease_id, std::move(fresh), clock->Now());
                 });
   }
 }

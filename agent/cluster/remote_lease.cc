@@ -10,7 +10,7 @@ RemoteLease::~RemoteLease() {
   {
     MutexLock lock(mu_);
     parts.swap(parts_);
-    parts.insert(parts.end(), superseded_.begin(), superseded_.end());
+    for (Superseded& old : superseded_) parts.push_back(std::move(old.part));
   }
   ReleaseParts(parts);
 }
@@ -70,19 +70,22 @@ std::vector<RemoteLease::Part> RemoteLease::Parts() const {
   return parts_;
 }
 
-bool RemoteLease::BeginRenewal(Clock::TimePoint now, Clock::Duration interval) {
+bool RemoteLease::BeginRenewal(Clock::TimePoint now, Clock::Duration ttl) {
   std::vector<Part> dropped;
   {
     MutexLock lock(mu_);
-    if (now - renewed_at_ < interval) return false;
+    if (now - renewed_at_ < std::min<Clock::Duration>(kRenewalPause, ttl / 4)) return false;
     renewed_at_ = now;
-    dropped.swap(superseded_);
+    while (!superseded_.empty() && now - superseded_.front().since >= ttl / 4) {
+      dropped.push_back(std::move(superseded_.front().part));
+      superseded_.pop_front();
+    }
   }
   ReleaseParts(dropped);
   return true;
 }
 
-void RemoteLease::Replace(std::uint64_t old_lease_id, Part fresh) {
+void RemoteLease::Replace(std::uint64_t old_lease_id, Part fresh, Clock::TimePoint now) {
   std::vector<Part> dropped;
   {
     MutexLock lock(mu_);
@@ -92,7 +95,7 @@ void RemoteLease::Replace(std::uint64_t old_lease_id, Part fresh) {
     if (old == parts_.end()) {
       dropped.push_back(std::move(fresh));  // ended meanwhile
     } else {
-      superseded_.push_back(std::exchange(*old, std::move(fresh)));
+      superseded_.push_back({std::exchange(*old, std::move(fresh)), now});
       IndexLocked();
     }
   }

@@ -8,6 +8,7 @@
 // session ended. PeerSet and book outlive every RemoteLease.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -55,14 +56,20 @@ class RemoteLease {
   // Releases the parts that hold none of the ids `keep` says yes to; false when none is left.
   bool Prune(const std::function<bool(const KeyId&)>& keep) EXCLUDES(mu_);
   std::vector<Part> Parts() const EXCLUDES(mu_);
-  // True at most once per `interval`: the caller leases all parts anew.
-  bool BeginRenewal(Clock::TimePoint now, Clock::Duration interval) EXCLUDES(mu_);
+  // True: the caller leases all parts anew. Not again within kRenewalPause: by so much at most a
+  // holder's lease ends before the client's does.
+  bool BeginRenewal(Clock::TimePoint now, Clock::Duration ttl) EXCLUDES(mu_);
   // A part leased anew at its holder: what `fresh` does not grant is gone. The old lease is
-  // released at the renewal after this, as reads that began under it may be under way.
-  void Replace(std::uint64_t old_lease_id, Part fresh) EXCLUDES(mu_);
+  // released at a renewal a quarter of `ttl` later, as reads that began under it may be under way.
+  void Replace(std::uint64_t old_lease_id, Part fresh, Clock::TimePoint now) EXCLUDES(mu_);
 
  private:
   friend class RemoteLeaseBook;
+  static constexpr std::chrono::milliseconds kRenewalPause{100};
+  struct Superseded {
+    Part part;
+    Clock::TimePoint since{};
+  };
   void ReleaseParts(const std::vector<Part>& parts) const;
   void IndexLocked() REQUIRES(mu_);
 
@@ -70,7 +77,7 @@ class RemoteLease {
   const std::string pool_uid_;
   mutable Mutex mu_;
   std::vector<Part> parts_ GUARDED_BY(mu_);
-  std::vector<Part> superseded_ GUARDED_BY(mu_);
+  std::deque<Superseded> superseded_ GUARDED_BY(mu_);  // oldest first
   Clock::TimePoint renewed_at_ GUARDED_BY(mu_){};
   std::unordered_map<KeyId, Place, KeyIdHash> places_ GUARDED_BY(mu_);
 };

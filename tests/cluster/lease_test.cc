@@ -72,6 +72,28 @@ TEST(Leases, AreRenewedAtTheHolderToo) {
   EXPECT_FALSE(cluster.fabric("b").Renew(cluster.session("b"), found->lease_id));
 }
 
+TEST(Leases, AreRenewedAtTheHolderAgainATenthOfASecondLater) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  ASSERT_TRUE(cluster.Settle());
+  PeerSet& peers = cluster.fabric("b").peers();
+  const NodeIndex a = cluster.node("b").pool()->context().names->Find("a");
+  const std::chrono::milliseconds ttl(10'000);
+  const Clock::TimePoint start = Clock::System().Now();
+  {
+    RemoteLease lease(peers, "pool-uid");
+    lease.Add({a, 1, {}});
+    EXPECT_TRUE(lease.BeginRenewal(start, ttl));
+    EXPECT_FALSE(lease.BeginRenewal(start + std::chrono::milliseconds(99), ttl));
+    lease.Replace(1, {a, 2, {}}, start);
+    EXPECT_TRUE(lease.BeginRenewal(start + std::chrono::milliseconds(100), ttl));
+    lease.Replace(2, {a, 3, {}}, start + std::chrono::milliseconds(100));
+    // Reads may go on under the older ones for a while: only the first goes.
+    EXPECT_TRUE(lease.BeginRenewal(start + ttl / 4, ttl));
+    EXPECT_TRUE(Eventually([&] { return cluster.network().calls("release") == 1; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return cluster.network().calls("release") == 3; }));
+}
+
 TEST(Leases, StopAtTheBudgetWithThatReason) {
   TestCluster cluster({.nodes = {"a", "b"}, .capacity_bytes = 64 * kTestBlockBytes});
   cluster.Put("a", ChainRange("p", 0, 40));
