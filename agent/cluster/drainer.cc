@@ -35,6 +35,8 @@ void Drainer::Stop() {
   MutexLock lock(mu_);
   report_.active = false;
   ++run_;
+  batches_ = 0;
+  in_batches_ = 0;
   queue_.clear();
   later_.clear();
   settled_.clear();

@@ -168,9 +168,9 @@ void Replicator::RetryOwed() {
         ReplicaTargets(*routing, *environment_.context->peers, slot, {&self, 1}, replicas);
     copy.block = std::move(*block);
     copy.offer_first = true;
-    // No owner is up that could take one: it stays owed.
-    if (copy.targets.empty() && replicas > 1) {
-      Owe(id, slot);
+    if (copy.targets.empty()) {
+      // No owner is up that could take one: it stays owed, unless no copy is wanted any more.
+      if (replicas > 1) Owe(id, slot);
       continue;
     }
     Send(std::move(copy));

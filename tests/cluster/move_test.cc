@@ -146,6 +146,20 @@ TEST(Replicas, AreCountedByTheDeadlineAndOwedWhenNoOwnerIsThere) {
       Eventually([&] { return cluster.fabric("a").PoolReports()[0].under_replicated == 0; }));
 }
 
+TEST(Replicas, AreNotOwedWhenNoneIsWantedAnyMore) {
+  TestCluster cluster({.nodes = {"a", "b"}, .replicas = 2});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Kill("b");
+  ASSERT_TRUE(Eventually([&] { return cluster.fabric("a").peers().UpLinks().empty(); }));
+  cluster.Put("a", ChainRange("p", 0, 10));
+  const auto owed = [&] { return cluster.fabric("a").PoolReports()[0].under_replicated; };
+  EXPECT_EQ(owed(), 10U);
+  cluster.spec().replicas = 1;
+  cluster.ApplyPools();
+  EXPECT_TRUE(Eventually([&] { return owed() == 0; }, std::chrono::seconds(12)));
+  EXPECT_EQ(cluster.node("a").pool()->metrics().replicas_failed.Value(), 10);
+}
+
 TEST(Replicas, ThatWaitForAStoppedPeerDoNotHoldUpTheEnd) {
   TestCluster cluster({.nodes = {"a", "b"}});
   cluster.Put("a", ChainRange("p", 0, 150));
@@ -370,6 +384,20 @@ TEST(Drain, IncludesAPoolThatWasMadeMeanwhile) {
   EXPECT_TRUE(Eventually([&] { return a.DrainProgress().done; }));
   ASSERT_TRUE(a.StopDrain(1).ok());
   EXPECT_FALSE(a.DrainProgress().active);
+}
+
+TEST(Drain, LeavesNothingToDoWhenItIsStopped) {
+  TestCluster cluster({.nodes = {"a", "b"}});
+  ASSERT_TRUE(cluster.Settle());
+  cluster.Put("a", ChainRange("p", 0, 20));
+  ASSERT_TRUE(cluster.Settle());
+  cluster.network().Stop("b");
+  ASSERT_TRUE(cluster.fabric("a").StartDrain(1, std::chrono::seconds(20)).ok());
+  CacheEngine& a = cluster.node("a").pool()->engine();
+  ASSERT_TRUE(Eventually([&] { return a.Stats().pinned_bytes > 0; }));  // a batch is under way
+  ASSERT_TRUE(cluster.fabric("a").StopDrain(1).ok());
+  EXPECT_EQ(cluster.fabric("a").DrainProgress().remaining_blocks, 0U);
+  cluster.network().Resume("b");
 }
 
 TEST(Drain, MovesTheHottestAndCountsWhatNobodyTakes) {
