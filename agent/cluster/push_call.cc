@@ -6,8 +6,8 @@
 namespace kvfabric {
 
 PushCall::PushCall(Private, Args args, Done done)
-    : args_(std::move(args)),
-      done_(std::move(done)),
+    : done_(std::move(done)),
+      args_(std::move(args)),
       outcomes_(args_.blocks.size(), PushOutcome::kFailed) {}
 
 void PushCall::Start(const Clock& clock, Args args, Done done) {

@@ -46,8 +46,8 @@ class PushCall : public std::enable_shared_from_this<PushCall> {
   void Push();
   void OnPushed(const Result<PushResult>& result);
 
+  const Done done_;  // goes last: what it holds open outlives the pins
   Args args_;
-  const Done done_;
   std::vector<PushOutcome> outcomes_;  // each step runs after the one before it
   std::vector<std::size_t> pushed_;    // indices
 };

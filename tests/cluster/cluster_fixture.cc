@@ -109,7 +109,7 @@ TestCluster::TestCluster(Options options) : options_(std::move(options)) {
 }
 
 TestCluster::~TestCluster() {
-  while (!nodes_.empty()) Kill(nodes_.begin()->first);
+  while (!nodes_.empty()) Kill(std::string(nodes_.begin()->first));  // its own goes with the node
 }
 
 void TestCluster::Kill(const std::string& name) {

@@ -1,5 +1,6 @@
 #include "tests/fakes/memory_peer_link.h"
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <utility>
@@ -9,6 +10,18 @@
 
 namespace kvfabric {
 
+// A call from when it is posted until nothing of it is left: its task may hold the sender's blocks.
+struct MemoryNetwork::Flight {
+  Flight(Core& c, std::string f, Task t) : core(c), from(std::move(f)), task(std::move(t)) {}
+  ~Flight();
+  Flight(const Flight&) = delete;  // counted
+  Flight& operator=(const Flight&) = delete;
+
+  Core& core;
+  const std::string from;
+  Task task;
+};
+
 struct MemoryNetwork::Node {
   PeerIdentity identity;
   PeerHandler* handler = nullptr;
@@ -16,9 +29,9 @@ struct MemoryNetwork::Node {
   bool killed = false;
   bool stopped = false;
   Clock::TimePoint stopped_at{};
-  std::size_t inside = 0;  // calls in the handler
-  std::vector<Task> held;  // calls that wait for Resume
-  std::vector<Task> late;  // announcements to deliver after the next
+  std::size_t inside = 0;                     // calls in the handler
+  std::vector<std::shared_ptr<Flight>> held;  // calls that wait for Resume
+  std::vector<Task> late;                     // announcements to deliver after the next
   std::vector<std::weak_ptr<Link>> to_it;
 };
 
@@ -33,6 +46,10 @@ struct MemoryNetwork::Core {
     MutexLock lock(mu);
     if (--node->inside == 0) left.NotifyAll();
   }
+  // When `from` is killed, no task of its calls may outlive its memory.
+  void Run(std::shared_ptr<Flight> flight) {
+    static_cast<void>(pool.Submit([flight = std::move(flight)] { flight->task(); }));
+  }
   void Count(const std::string& name) {
     MutexLock lock(mu);
     ++counts[name];
@@ -41,6 +58,7 @@ struct MemoryNetwork::Core {
   const Clock& clock;
   Mutex mu;
   CondVar left;
+  std::map<std::string, std::size_t> flights GUARDED_BY(mu);  // by sender
   std::map<std::string, std::shared_ptr<Node>> nodes GUARDED_BY(mu);
   std::set<std::pair<std::string, std::uint64_t>> dead GUARDED_BY(mu);  // name, boot epoch
   std::map<std::string, std::uint64_t> counts GUARDED_BY(mu);
@@ -49,6 +67,12 @@ struct MemoryNetwork::Core {
   Timer timer;
   WorkerPool pool;  // last: its threads end first
 };
+
+MemoryNetwork::Flight::~Flight() {
+  task = nullptr;
+  MutexLock lock(core.mu);
+  if (--core.flights[from] == 0) core.left.NotifyAll();
+}
 
 // One link: a session at the peer's handler while both live.
 class MemoryNetwork::Link : public std::enable_shared_from_this<Link> {
@@ -166,15 +190,17 @@ class MemoryNetwork::Link : public std::enable_shared_from_this<Link> {
   }
 
   void Post(Task task) {
+    auto flight = std::make_shared<Flight>(*core_, from_.node_name, std::move(task));
     const std::shared_ptr<Node> node = NodeNow();
-    if (node != nullptr) {
+    {
       MutexLock lock(core_->mu);
-      if (node->stopped && !node->killed) {
-        node->held.push_back(std::move(task));
+      ++core_->flights[from_.node_name];
+      if (node != nullptr && node->stopped && !node->killed) {
+        node->held.push_back(std::move(flight));
         return;
       }
     }
-    static_cast<void>(core_->pool.Submit(std::move(task)));
+    core_->Run(std::move(flight));
   }
 
   const Clock& clock() const { return core_->clock; }
@@ -390,7 +416,7 @@ void MemoryNetwork::Register(const PeerIdentity& identity, std::uint16_t port,
 
 void MemoryNetwork::Kill(const std::string& name) {
   std::vector<std::weak_ptr<Link>> links;
-  std::vector<Task> held;
+  std::vector<std::shared_ptr<Flight>> held;
   {
     MutexLock lock(core_->mu);
     const std::shared_ptr<Node> node = core_->Find(name);
@@ -398,6 +424,13 @@ void MemoryNetwork::Kill(const std::string& name) {
     node->killed = true;
     core_->dead.emplace(name, node->identity.boot_epoch);
     held.swap(node->held);
+    for (const auto& [other_name, other] : core_->nodes) {  // what it asked of stopped nodes
+      const auto its = std::partition(
+          other->held.begin(), other->held.end(),
+          [&name](const std::shared_ptr<Flight>& flight) { return flight->from != name; });
+      held.insert(held.end(), its, other->held.end());
+      other->held.erase(its, other->held.end());
+    }
     links.swap(node->to_it);
     node->late.clear();
     while (node->inside > 0) core_->left.Wait(core_->mu);
@@ -406,7 +439,10 @@ void MemoryNetwork::Kill(const std::string& name) {
   for (const auto& weak : links) {
     if (const auto link = weak.lock(); link != nullptr) link->Close(false);
   }
-  for (Task& task : held) static_cast<void>(core_->pool.Submit(std::move(task)));
+  for (std::shared_ptr<Flight>& flight : held) core_->Run(std::move(flight));
+  held.clear();
+  MutexLock lock(core_->mu);
+  while (core_->flights[name] > 0) core_->left.Wait(core_->mu);
 }
 
 void MemoryNetwork::Stop(const std::string& name) {
@@ -417,14 +453,14 @@ void MemoryNetwork::Stop(const std::string& name) {
 }
 
 void MemoryNetwork::Resume(const std::string& name) {
-  std::vector<Task> held;
+  std::vector<std::shared_ptr<Flight>> held;
   {
     MutexLock lock(core_->mu);
     const std::shared_ptr<Node> node = core_->Find(name);
     node->stopped = false;
     held.swap(node->held);
   }
-  for (Task& task : held) static_cast<void>(core_->pool.Submit(std::move(task)));
+  for (std::shared_ptr<Flight>& flight : held) core_->Run(std::move(flight));
 }
 
 void MemoryNetwork::SetAnnounceFault(std::function<AnnounceFault()> fault) {

@@ -40,7 +40,8 @@ class MemoryNetwork {
 
   // `handler` until Kill. The port is the node's address; any number.
   void Register(const PeerIdentity& identity, std::uint16_t port, PeerHandler* handler);
-  // Returns when no call is inside its handler. Unregistered nodes are ignored.
+  // Returns when no call is inside its handler, and none of its own holds anything of it.
+  // Unregistered nodes are ignored.
   void Kill(const std::string& node);
   void Stop(const std::string& node);
   void Resume(const std::string& node);
@@ -56,6 +57,7 @@ class MemoryNetwork {
  private:
   class Link;
   class Connector;
+  struct Flight;
   struct Node;
   struct Core;
 
