@@ -19,16 +19,16 @@ if(KVF_SANITIZE)
   target_link_options(kvfabric_options INTERFACE -fsanitize=${KVF_SANITIZE})
 endif()
 
-if(KVF_FUZZ)
-  # Coverage in every object, or the fuzzers see nothing and stop at once.
-  target_compile_options(kvfabric_options INTERFACE -fsanitize=fuzzer-no-link)
-  target_link_options(kvfabric_options INTERFACE -fsanitize=fuzzer-no-link)
-endif()
-
 # Product code also refuses silent narrowing; tests are allowed to be brief.
 add_library(kvfabric_strict INTERFACE)
 target_compile_options(kvfabric_strict INTERFACE -Wconversion -Wsign-conversion)
 target_link_libraries(kvfabric_strict INTERFACE kvfabric_options)
+
+if(KVF_FUZZ)
+  # Coverage in every object under test, or the fuzzers see nothing and stop at once.
+  target_compile_options(kvfabric_strict INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(kvfabric_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)

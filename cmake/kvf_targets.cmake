@@ -38,8 +38,13 @@ function(kvf_test NAME)
     set(ARG_LABELS unit)
   endif()
   add_executable(${NAME} ${ARG_SRCS})
-  # What is tested is optimised; the test itself need not wait for the optimiser.
-  target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  # What is tested is optimised; the test itself need not wait for the optimiser, least of all that
+  # of a sanitizer lane.
+  if(KVF_SANITIZE)
+    target_compile_options(${NAME} PRIVATE -O0)
+  else()
+    target_compile_options(${NAME} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   target_link_libraries(${NAME} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main kvfabric_options)
   set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
   gtest_discover_tests(${NAME} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
