@@ -203,9 +203,17 @@ void ControlLoop::Step() {
 
 Clock::TimePoint ControlLoop::NextDue() const {
   Clock::TimePoint due = environment_.clock->Now() + options_.tick;
-  for (const auto& next : {queue_->NextDue(), registry_->NextDue(), pools_->NextDue(),
-                           maps_->NextDue(), nodes_->NextDue(), pods_->NextDue()}) {
+  const auto consider = [&due](const std::optional<Clock::TimePoint>& next) {
     if (next.has_value()) due = std::min(due, *next);
+  };
+  consider(pools_->NextDue());
+  consider(maps_->NextDue());
+  consider(nodes_->NextDue());
+  consider(pods_->NextDue());
+  // A Step takes these only as leader; waiting for them otherwise would end at once, for ever.
+  if (term_.has_value() && synced_.load(std::memory_order_acquire)) {
+    consider(queue_->NextDue());
+    consider(registry_->NextDue());
   }
   return due;
 }
