@@ -232,11 +232,14 @@ Result<OfferReply> PeerDesk::OnOffer(SessionId session, const OfferRequest& requ
       reply.answers.push_back(OfferAnswer::kHasIt);
       continue;
     }
-    // Replicas are owed to the writer. Anything else must fit, or be clearly warmer than what it
-    // pushes out: blocks of one age would take each other's place and all be called moved.
+    // Replicas are owed to the writer. Anything else must fit, or be warmer than what it pushes
+    // out; in a drain clearly so: blocks of one age would take each other's place and all be called
+    // moved. Who spills has kept that margin already.
+    const auto margin =
+        request.reason == OfferReason::kDrain ? own_coldest / 10 : std::chrono::microseconds{0};
     const bool wanted = request.reason == OfferReason::kReplica ||
                         pool->promises().Take(request.lengths[at], free_bytes) ||
-                        (!only_room && request.ages[at] + own_coldest / 10 < own_coldest);
+                        (!only_room && request.ages[at] + margin < own_coldest);
     reply.answers.push_back(wanted ? OfferAnswer::kPush : OfferAnswer::kNo);
   }
   return reply;

@@ -7,7 +7,7 @@
 // only queues; offers and pushes run on links. Bounds: bytes queued and under way <= a twentieth of
 // the tier; each block has 200 ms, then it is dropped and counted. One batch per peer is under way.
 // What peers said of their coldest leaves is read every 50 ms, not per block. A peer that refuses
-// is full after all: it gets nothing until it says otherwise or a second has passed, and the block
+// is full after all: it gets nothing until it says otherwise or 50 ms have passed, and the block
 // goes to another, once.
 
 #include <algorithm>
@@ -46,7 +46,7 @@ class Spiller final : public SpillTarget {
 
  private:
   static constexpr std::chrono::milliseconds kDeadline{200};
-  static constexpr std::chrono::seconds kRefusalPause{1};
+  static constexpr std::chrono::milliseconds kRefusalPause{50};  // longer loses what it has by then
   static constexpr std::chrono::seconds kFigureAge{1};  // some keepalives later the same is news
   static constexpr std::size_t kBatchBlocks = 64;
   static constexpr std::uint64_t kBatchBytes = std::uint64_t{16} << 20U;
