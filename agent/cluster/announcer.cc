@@ -98,7 +98,7 @@ void Announcer::RouteEvents() {
   for (const Event& event : events) {
     if (event.slot == kAllOwners) {
       // It came in since: that event may stand before the correction, which would undo it.
-      if (engine_->Contains(event.id)) continue;
+      if (engine_->ContainsKept(event.id)) continue;
       for (auto& [node, channel] : channels_) Backlog(channel, event);
       continue;
     }

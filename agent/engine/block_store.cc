@@ -305,6 +305,13 @@ bool BlockStore::Contains(const KeyId& id) const {
   return shard.Find(id) != nullptr;
 }
 
+bool BlockStore::ContainsKept(const KeyId& id) const {
+  Shard& shard = table_.ShardOf(id);
+  MutexLock lock(shard.mu);
+  const BlockEntry* entry = shard.Find(id);
+  return entry != nullptr && (entry->word.load() & BlockEntry::kTransient) == 0;
+}
+
 void BlockStore::Touch(const std::vector<KeyId>& ids) {
   const std::int64_t now_us = NowUs();
   for (std::size_t end = ids.size(); end > 0;) {

@@ -71,6 +71,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   std::optional<PinnedBlock> Pin(const KeyId& id, const std::string_view* key, Lane lane);
   void Unpin(BlockEntry* entry, bool spill);
   bool Contains(const KeyId& id) const;
+  bool ContainsKept(const KeyId& id) const;
   void Touch(const std::vector<KeyId>& ids);
 
   // --- Leaving (block_store_removal.cc) ---

@@ -160,6 +160,8 @@ class CacheEngine {
   // For a peer that names ids only; it compares the key itself.
   virtual std::optional<PinnedBlock> PinById(const KeyId& id) = 0;
   virtual bool Contains(const KeyId& id) const = 0;
+  // As Contains, but not for a transient copy, of which the observer was never told.
+  virtual bool ContainsKept(const KeyId& id) const = 0;
 
   // Stamps the blocks of one request tail first, so that ties break deepest-first. `ids` in
   // chain order.

@@ -50,6 +50,7 @@ class LocalEngine final : public CacheEngine, public ArenaUser {
     return store_->Pin(id, nullptr, {});
   }
   bool Contains(const KeyId& id) const override { return store_->Contains(id); }
+  bool ContainsKept(const KeyId& id) const override { return store_->ContainsKept(id); }
   void Touch(const std::vector<KeyId>& ids) override { store_->Touch(ids); }
   bool Delete(const KeyId& id) override { return store_->Delete(id); }
   void SetHasOtherHolder(const KeyId& id, bool value) override {
