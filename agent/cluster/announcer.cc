@@ -62,7 +62,9 @@ void Announcer::SetRouting(SharedRouting routing) {
       const auto [found, fresh] = channels_.try_emplace(node);
       Channel& channel = found->second;
       channel.owner = true;
-      if (!fresh) channel.gained.insert(channel.gained.end(), gained.begin(), gained.end());
+      if (fresh || gained.empty()) continue;
+      ForgetEventsOf(gained, channel);
+      channel.gained.insert(channel.gained.end(), gained.begin(), gained.end());
     }
     for (auto& [node, channel] : channels_) {
       if (channel.owner) continue;
@@ -73,6 +75,23 @@ void Announcer::SetRouting(SharedRouting routing) {
     }
   }
   Poke();
+}
+
+// An owner that has a slot back: what waits for it is from before it lost the slot, and what undid
+// it since was told to others.
+void Announcer::ForgetEventsOf(const std::vector<SlotIndex>& gained, Channel& channel) {
+  const std::unordered_set<SlotIndex> slots(gained.begin(), gained.end());
+  std::erase_if(channel.backlog, [&](const Event& event) {
+    return event.slot != kAllOwners && slots.contains(event.slot);
+  });
+  if (!channel.unacknowledged) return;
+  const std::vector<DirectoryEntry>& added = channel.unacknowledged->added;
+  if (std::none_of(added.begin(), added.end(),
+                   [&](const DirectoryEntry& entry) { return slots.contains(entry.slot); })) {
+    return;
+  }
+  channel.snapshot_active = false;  // the message cannot be taken back; a snapshot puts it right
+  channel.wants_snapshot = true;
 }
 
 void Announcer::Backlog(Channel& channel, const Event& event) {

@@ -107,6 +107,7 @@ class Announcer final : public BlockObserver {
 
   void Append(Event event) EXCLUDES(events_mu_);
   void RouteEvents() REQUIRES(flush_mu_);
+  static void ForgetEventsOf(const std::vector<SlotIndex>& gained, Channel& channel);
   void Backlog(Channel& channel, const Event& event) REQUIRES(flush_mu_);
   void ReannounceGained(Channel& channel) REQUIRES(flush_mu_);
   std::optional<Outgoing> NextMessage(NodeIndex owner, Channel& channel) REQUIRES(flush_mu_);
