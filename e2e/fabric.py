@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -123,6 +124,20 @@ class Fabric:
     def pool(self) -> dict:
         return self.status()["pools"][0]
 
+    def metrics(self, node: str = "") -> list[str]:
+        """The lines of one agent's /metrics, or of the operator's."""
+        address = json.loads((self.dir / "operator.json").read_text())["http"]
+        if node:
+            config = json.loads((self.dir / "kvctl.json").read_text())
+            address = next(f"127.0.0.1:{n['http']}" for n in config["nodes"] if n["name"] == node)
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            return answer.read().decode().splitlines()
+
+    def metric(self, node: str, series: str) -> float:
+        """The sum of all series of that name, or of that name and those labels."""
+        return sum(float(line.rsplit(" ", 1)[1]) for line in self.metrics(node)
+                   if line.startswith((series + " ", series + "{")))
+
     def logs(self) -> str:
         text = ""
         for log in sorted(self.dir.glob("*.log")) + sorted(self.dir.glob("agents/*/log")):
@@ -160,11 +175,13 @@ class Replay:
 
 
 def alive(pid: int) -> bool:
+    """Whether the process can still hold anything: a killed one whose first thread is a zombie
+    keeps its locks and ports until its last thread is gone."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return state not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state not in "ZX"
 
 
 def wait_until(condition, seconds: float, what: str) -> float:

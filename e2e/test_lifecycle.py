@@ -8,7 +8,6 @@ import stat
 import subprocess
 import time
 import unittest
-import urllib.request
 
 import fabric
 from fabric import Fabric, alive, pool_yaml, wait_until
@@ -76,12 +75,8 @@ class Lifecycle(unittest.TestCase):
 
     def check_metrics_are_documented(self, f: Fabric) -> None:
         documented = (fabric.ROOT / "docs" / "metrics.md").read_text()
-        ports = [f"127.0.0.1:{f.status()['nodes'][0]['http']}",
-                 json.loads((f.dir / "operator.json").read_text())["http"]]
-        for port in ports:
-            with urllib.request.urlopen(f"http://{port}/metrics", timeout=10) as answer:
-                names = [line.split()[2] for line in answer.read().decode().splitlines()
-                         if line.startswith("# TYPE")]
+        for process in ("node-0", ""):
+            names = [line.split()[2] for line in f.metrics(process) if line.startswith("# TYPE")]
             self.assertGreater(len(names), 5)
             self.assertEqual([n for n in names if f"`{n}`" not in documented], [])
 
@@ -278,10 +273,19 @@ class Lifecycle(unittest.TestCase):
             f.must("up")
             after = f.must("slots", "-o", "json")
             self.assertEqual(json.loads(before)["ranges"], json.loads(after)["ranges"])
-            # One lease duration and more of doing nothing: only the Lease may be written.
-            files = {p: p.stat().st_mtime_ns for p in (f.dir / "api").rglob("*.yaml")
-                     if "leases" not in p.parts}
-            time.sleep(12)
-            again = {p: p.stat().st_mtime_ns for p in (f.dir / "api").rglob("*.yaml")
-                     if "leases" not in p.parts}
-            self.assertEqual(files, again)
+            # Ten renewals, more than one lease duration, of doing nothing: only the Lease is written.
+            before = self.written(f, lease=False)
+            renewals = {self.written(f, lease=True)}
+
+            def renewed_ten_times() -> bool:
+                renewals.add(self.written(f, lease=True))
+                return len(renewals) > 10
+
+            wait_until(renewed_ten_times, 30, "ten renewals of the Lease")
+            self.assertEqual(before, self.written(f, lease=False))
+
+    @staticmethod
+    def written(f: Fabric, lease: bool) -> tuple:
+        """When each object, or each Lease, was last written."""
+        return tuple(sorted((str(p), p.stat().st_mtime_ns) for p in (f.dir / "api").rglob("*.yaml")
+                            if ("leases" in p.parts) == lease))

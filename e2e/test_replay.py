@@ -1,7 +1,6 @@
 """The main job: a replay that nothing makes wrong."""
 import json
 import signal
-import time
 import unittest
 
 import fabric
@@ -9,6 +8,15 @@ from fabric import TIME_SCALE, Fabric, alive, pool_yaml, wait_until
 from test_lifecycle import fast
 
 TWO_SECONDS = 2 * TIME_SCALE
+
+
+def puts(f: Fabric, agents: int) -> float:
+    return sum(f.metric(f"node-{i}", "kvfabric_cluster_put_blocks_total") for i in range(agents))
+
+
+def wait_for_peers_to_notice(f: Fabric, gone: str, survivors: tuple[str, ...]) -> None:
+    up = f'kvfabric_cluster_peer_up{{peer="{gone}"}}'
+    wait_until(lambda: not any(f.metric(node, up) for node in survivors), 5, f"{gone} is noticed")
 
 
 class CleanReplay(unittest.TestCase):
@@ -41,8 +49,7 @@ class CleanReplay(unittest.TestCase):
         with Fabric() as f:
             f.up(pool_yaml(), 2)
             replay = f.start_replay(f.trace(4000, every_ms=50), "--speed", "1")
-            wait_until(lambda: f.kvctl("exists", "x").returncode in (0, fabric.NOT_FOUND), 10, "up")
-            time.sleep(1)
+            wait_until(lambda: puts(f, 2) > 0, 10, "the replay has put something")
             replay.interrupt()
             out, _ = replay._process.communicate(timeout=30)
             self.assertEqual(replay._process.returncode, 130)
@@ -100,9 +107,8 @@ class NodeFaults(unittest.TestCase):
             trace = f.trace(300)
             f.replay(trace, "--route", "hash")
             f.must("node", "kill", "node-2")
-            # Let peers notice: 1 s without a keepalive answer.
             wait_until(lambda: not alive(f.pid("node-2")), 5, "node-2 gone")
-            time.sleep(1.5 * TIME_SCALE)
+            wait_for_peers_to_notice(f, "node-2", ("node-0", "node-1"))
             report = f.replay(trace, "--route", "hash")
             self.assertEqual(report["wrong_bytes"], 0)
             self.assertEqual(report["puts_failed"], 0)
@@ -124,7 +130,7 @@ class NodeFaults(unittest.TestCase):
         with Fabric() as f:
             f.up(pool_yaml(), 3)
             replay = f.start_replay(f.trace(600, every_ms=100), "--speed", "8")
-            time.sleep(2)
+            wait_until(lambda: puts(f, 3) > 0, 10, "the replay has put something")
             f.kill_operator()
             report = replay.result()
             self.assertEqual(report["wrong_bytes"], 0)
@@ -156,7 +162,7 @@ class NodeFaults(unittest.TestCase):
             self.assertLessEqual(report["moved_slots"], 1.05 * report["moved_slots_bound"] + 1)
             # What it held went to the others: as many hits without it.
             f.signal(signal.SIGKILL, "node-1")
-            time.sleep(1.5 * TIME_SCALE)
+            wait_for_peers_to_notice(f, "node-1", ("node-0", "node-2"))
             again = f.replay(trace, "--route", "hash")
             self.assertEqual(again["wrong_bytes"], 0)
             self.assertGreaterEqual(again["hit_percent"], 99)

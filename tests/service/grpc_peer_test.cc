@@ -93,6 +93,17 @@ struct TestAgent {
   }
 };
 
+// The first message of a session from node-a to node-b.
+v1::PeerRequest HelloOfNodeA() {
+  v1::PeerRequest request;
+  request.set_request_id(1);
+  request.mutable_hello()->set_version(1);
+  request.mutable_hello()->set_node_name("node-a");
+  request.mutable_hello()->set_agent_uid("uid-a");
+  request.mutable_hello()->set_expect_node_name("node-b");
+  return request;
+}
+
 double Refused(TestAgent& agent) {
   return agent.node.metrics.GetCounter("kvfabric_agent_peer_refused_total", "").Value();
 }
@@ -247,12 +258,7 @@ TEST(GrpcPeer, AnswersMalformedRequestsAndGoesOn) {
   grpc::ClientContext context;
   SetToken(context, "token-admin");
   const auto stream = stub->Session(&context);
-  v1::PeerRequest request;
-  request.set_request_id(1);
-  request.mutable_hello()->set_version(1);
-  request.mutable_hello()->set_node_name("node-a");
-  request.mutable_hello()->set_agent_uid("uid-a");
-  request.mutable_hello()->set_expect_node_name("node-b");
+  v1::PeerRequest request = HelloOfNodeA();
   stream->Write(request);
   v1::PeerReply reply;
   ASSERT_TRUE(stream->Read(&reply));
@@ -294,12 +300,7 @@ TEST(GrpcPeer, SaysItsEpochToWhoHasAnOlderMap) {
   grpc::ClientContext context;
   SetToken(context, "token-admin");
   const auto stream = stub->Session(&context);
-  v1::PeerRequest request;
-  request.set_request_id(1);
-  request.mutable_hello()->set_version(1);
-  request.mutable_hello()->set_node_name("node-a");
-  request.mutable_hello()->set_agent_uid("uid-a");
-  request.mutable_hello()->set_expect_node_name("node-b");
+  v1::PeerRequest request = HelloOfNodeA();
   stream->Write(request);
   v1::PeerReply reply;
   ASSERT_TRUE(stream->Read(&reply));
@@ -320,12 +321,7 @@ TEST(GrpcPeer, EndsTheSessionOfAnOpenerThatFellSilent) {
   grpc::ClientContext context;
   SetToken(context, "token-admin");
   const auto stream = stub->Session(&context);
-  v1::PeerRequest request;
-  request.set_request_id(1);
-  request.mutable_hello()->set_version(1);
-  request.mutable_hello()->set_node_name("node-a");
-  request.mutable_hello()->set_agent_uid("uid-a");
-  request.mutable_hello()->set_expect_node_name("node-b");
+  v1::PeerRequest request = HelloOfNodeA();
   stream->Write(request);
   v1::PeerReply reply;
   ASSERT_TRUE(stream->Read(&reply));
