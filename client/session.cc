@@ -410,14 +410,20 @@ void Session::Close() {
 
 void Session::OnClosed(const Status& why) {
   const auto self = shared_from_this();
-  const bool was_alive = alive_.exchange(false, std::memory_order_acq_rel);
+  const Status reason = why.ok() ? Unavailable("closed by the agent") : why;
+  // First of all: who hears of the end from a call must not find this session current any more.
+  if (!alive()) {
+    FailOpening(reason);
+  } else if (auto closed = std::exchange(events_.closed, nullptr)) {
+    closed(self, reason);
+  }
+  alive_.store(false, std::memory_order_release);
   if (timer_ != 0) loop_.CancelTimer(timer_);
   timer_ = 0;
   connection_.reset();
   arriving_.reset();
   // The agent may be stopped in the middle of a copy: what it reads must not be written again.
   if (staging_) staging_->Close();
-  const Status reason = why.ok() ? Unavailable("closed by the agent") : why;
   std::unordered_map<std::uint64_t, PendingRef> ended;
   {
     MutexLock lock(mu_);
@@ -430,8 +436,6 @@ void Session::OnClosed(const Status& why) {
       call->wake.NotifyAll();
     }
   }
-  if (!was_alive) return FailOpening(reason);
-  if (auto closed = std::exchange(events_.closed, nullptr)) closed(self, reason);
 }
 
 }  // namespace kvfabric
