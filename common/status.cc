@@ -57,17 +57,18 @@ std::string_view StatusCodeName(StatusCode code) {
   return index < kNames.size() ? kNames[index] : "UNKNOWN";
 }
 
-Status::Status(StatusCode code, std::string message) : code_(code) {
-  if (code != StatusCode::kOk && !message.empty()) {
-    message_ = std::make_shared<const std::string>(std::move(message));
+Status::Status(StatusCode code, std::string message, std::shared_ptr<const StatusDetail> detail)
+    : code_(code) {
+  if (code != StatusCode::kOk && (!message.empty() || detail != nullptr)) {
+    body_ = std::make_shared<const Body>(Body{std::move(message), std::move(detail)});
   }
 }
 
-const std::string& Status::message() const { return message_ ? *message_ : EmptyString(); }
+const std::string& Status::message() const { return body_ ? body_->message : EmptyString(); }
 
 std::string Status::ToString() const {
   std::string text(StatusCodeName(code_));
-  if (message_) text.append(": ").append(*message_);
+  if (!message().empty()) text.append(": ").append(message());
   return text;
 }
 
@@ -75,7 +76,7 @@ Status Status::WithContext(std::string_view context) const {
   if (ok()) return *this;
   std::string text(context);
   text.append(": ").append(message());
-  return {code_, std::move(text)};
+  return {code_, std::move(text), body_ ? body_->detail : nullptr};
 }
 
 Status InvalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }

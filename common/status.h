@@ -39,10 +39,18 @@ enum class StatusCode : std::uint8_t {
 
 std::string_view StatusCodeName(StatusCode code);
 
+// What an edge knows beyond code and text (an HTTP status, when to try again), for the layers that
+// ask for it by dynamic_cast; everybody else passes it on unread.
+class StatusDetail {
+ public:
+  virtual ~StatusDetail() = default;
+};
+
 class [[nodiscard]] Status {
  public:
   Status() = default;
-  Status(StatusCode code, std::string message);
+  Status(StatusCode code, std::string message,
+         std::shared_ptr<const StatusDetail> detail = nullptr);
 
   static Status Ok() { return {}; }
 
@@ -51,7 +59,9 @@ class [[nodiscard]] Status {
   const std::string& message() const;
   // `NOT_FOUND: pool a/b: ...`, or `OK`.
   std::string ToString() const;
-  // The same code with `context: ` in front of the text; OK stays OK.
+  // Null when there is none.
+  const StatusDetail* detail() const { return body_ ? body_->detail.get() : nullptr; }
+  // The same code and detail with `context: ` in front of the text; OK stays OK.
   Status WithContext(std::string_view context) const;
 
   friend bool operator==(const Status& a, const Status& b) {
@@ -59,9 +69,12 @@ class [[nodiscard]] Status {
   }
 
  private:
+  struct Body {
+    std::string message;
+    std::shared_ptr<const StatusDetail> detail;
+  };
   StatusCode code_ = StatusCode::kOk;
-  std::shared_ptr<const std::string>
-      message_;  // null when empty: an OK Status is 24 bytes, no heap
+  std::shared_ptr<const Body> body_;  // null when empty: an OK Status is 24 bytes, no heap
 };
 
 Status InvalidArgument(std::string message);

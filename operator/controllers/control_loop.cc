@@ -70,7 +70,7 @@ ControlLoop::ControlLoop(const Environment& environment, Options options)
   const auto reflect = [this](Kind kind, const std::string& ns) {
     kube::Reflector::Options reflector;
     reflector.kind = kind;
-    reflector.ns = ns;
+    reflector.scope.ns = ns;
     reflector.on_ready = [this] { Wake(); };
     return reflector;
   };

@@ -86,6 +86,30 @@ Status ObjectExists(Kind kind, const ObjectName& name) {
   return AlreadyExists(Quoted(kind, name) + " already exists");
 }
 
+const ApiDetail* ApiDetailOf(const Status& status) {
+  return dynamic_cast<const ApiDetail*>(status.detail());
+}
+
+std::optional<std::chrono::milliseconds> RetryAfterOf(const Status& status) {
+  const ApiDetail* detail = ApiDetailOf(status);
+  return detail == nullptr ? std::nullopt : detail->retry_after;
+}
+
+namespace {
+bool HasCause(const Status& status, std::string_view reason) {
+  const ApiDetail* detail = ApiDetailOf(status);
+  return detail != nullptr && std::find(detail->cause_reasons.begin(), detail->cause_reasons.end(),
+                                        reason) != detail->cause_reasons.end();
+}
+}  // namespace
+
+bool IsResourceVersionTooLarge(const Status& status) {
+  return HasCause(status, "ResourceVersionTooLarge");
+}
+bool IsFieldConflict(const Status& status) {
+  return IsConflict(status) && HasCause(status, "FieldManagerConflict");
+}
+
 HttpReason HttpReasonOf(const Status& status) {
   // A request that names no object, or no readable one, is a bad request; an object with faults
   // is an invalid one.

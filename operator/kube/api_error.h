@@ -11,6 +11,8 @@
 //   Forbidden      kPermissionDenied
 //   others         kUnavailable, kInternal, kDeadlineExceeded, kUnimplemented
 
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +47,22 @@ std::vector<Cause> CausesOf(const Status& status);
 Status Conflict(Kind kind, const ObjectName& name, std::string_view why);
 Status ObjectNotFound(Kind kind, const ObjectName& name);
 Status ObjectExists(Kind kind, const ObjectName& name);
+
+// What an answer over HTTP says beyond code and text; carried by the Status of that answer.
+struct ApiDetail final : StatusDetail {
+  int http_code = 0;                       // 0 = no answer came
+  std::string reason;                      // of a Status object: Conflict, Expired, ...
+  std::vector<std::string> cause_reasons;  // details.causes[].reason
+  std::optional<std::chrono::milliseconds> retry_after;
+};
+// Null when the status did not come over HTTP.
+const ApiDetail* ApiDetailOf(const Status& status);
+// How long the API asks to wait before the next try.
+std::optional<std::chrono::milliseconds> RetryAfterOf(const Status& status);
+// A replica that has not seen the asked-for resourceVersion yet.
+bool IsResourceVersionTooLarge(const Status& status);
+// Of a Conflict: another manager owns a field (server-side apply), not a stale resourceVersion.
+bool IsFieldConflict(const Status& status);
 
 // What the API says over HTTP: the status code, and the `reason` of a Status object.
 struct HttpReason {

@@ -1,13 +1,18 @@
 #include "operator/kube/api_responses.h"
 
+#include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "operator/kube/api_error.h"
 #include "operator/kube/json.h"
 
 namespace kvfabric::kube {
 namespace {
+
+constexpr std::uint64_t kMaxRetryAfterSeconds = 3600;
 
 Json ResourceOf(const KindTraits& traits) {
   Json out = {{"name", traits.plural},
@@ -149,23 +154,37 @@ std::string DiscoveryBody(std::string_view path, std::string_view version) {
   return rest.find('/') == std::string_view::npos ? GroupBody(rest) : ResourceListBody(rest);
 }
 
-Status StatusOfAnswer(int http_code, std::string_view body) {
+Status StatusOfAnswer(int http_code, std::string_view body,
+                      std::optional<std::chrono::milliseconds> retry_after) {
   if (http_code >= 200 && http_code < 300) return Status::Ok();
+  auto detail = std::make_shared<ApiDetail>();
+  detail->http_code = http_code;
+  detail->retry_after = retry_after;
   const Result<Json> parsed = ParseJson(body);
   if (!parsed.ok() || StringAt(*parsed, "kind") != "Status") {
     return {CodeOfHttp(http_code, ""),
-            "api: answered " + std::to_string(http_code) + ": " + std::string(body.substr(0, 200))};
+            "api: answered " + std::to_string(http_code) + ": " + std::string(body.substr(0, 200)),
+            std::move(detail)};
   }
+  detail->reason = StringAt(*parsed, "reason");
   std::string message = StringAt(*parsed, "message");
   const Json* details = Find(*parsed, "details");
   const Json* causes = details == nullptr ? nullptr : Find(*details, "causes");
-  // Other API servers put all causes on one line.
-  if (causes != nullptr && causes->is_array() && message.find('\n') == std::string::npos) {
+  if (causes != nullptr && causes->is_array()) {
+    // Other API servers put all causes on one line.
+    const bool one_line = message.find('\n') == std::string::npos;
     for (const Json& cause : *causes) {
-      message += "\n" + StringAt(cause, "field") + ": " + StringAt(cause, "message");
+      detail->cause_reasons.push_back(StringAt(cause, "reason"));
+      if (one_line) message += "\n" + StringAt(cause, "field") + ": " + StringAt(cause, "message");
     }
   }
-  return {CodeOfHttp(http_code, StringAt(*parsed, "reason")), std::move(message)};
+  const Json* seconds = details == nullptr ? nullptr : Find(*details, "retryAfterSeconds");
+  if (!retry_after.has_value() && seconds != nullptr && seconds->is_number_unsigned()) {
+    detail->retry_after = std::chrono::seconds(
+        std::min<std::uint64_t>(seconds->get<std::uint64_t>(), kMaxRetryAfterSeconds));
+  }
+  const StatusCode code = CodeOfHttp(http_code, detail->reason);
+  return {code, std::move(message), std::move(detail)};
 }
 
 Result<bool> MatchesSelector(const std::map<std::string, std::string>& labels,

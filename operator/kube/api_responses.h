@@ -2,6 +2,9 @@
 
 // Bodies of the embedded API's answers: Status objects, lists, discovery. Pure; JSON texts.
 
+#include <chrono>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,8 +21,10 @@ std::string ListBody(Kind kind, const ObjectList& list);
 // Discovery: "" when `path` is none of /version, /api, /apis, /api/v1, /apis/GROUP[/VERSION].
 std::string DiscoveryBody(std::string_view path, std::string_view version);
 
-// The Status of an HTTP answer: what StatusBody says, or what can be made of any other body.
-Status StatusOfAnswer(int http_code, std::string_view body);
+// The Status of an HTTP answer, with an ApiDetail: what StatusBody says, or what can be made of
+// any other body. `retry_after`: of the answer's header, which goes before the body's.
+Status StatusOfAnswer(int http_code, std::string_view body,
+                      std::optional<std::chrono::milliseconds> retry_after = std::nullopt);
 // Equality selectors `a=b,c==d`, `a!=b` and `a` over labels; INVALID_ARGUMENT for others.
 Result<bool> MatchesSelector(const std::map<std::string, std::string>& labels,
                              std::string_view selector);

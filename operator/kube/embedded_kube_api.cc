@@ -326,12 +326,52 @@ void EmbeddedKubeApi::CollectOrphans() {
   }
 }
 
-Result<std::unique_ptr<WatchStream>> EmbeddedKubeApi::Watch(Kind kind, const std::string& ns,
-                                                            std::uint64_t resource_version,
+// A whole list, given by the first Poll.
+class EmbeddedKubeApi::Snapshot final : public ListStream {
+ public:
+  explicit Snapshot(ObjectList list) : list_(std::move(list)) {}
+  Result<ListBatch> Poll() override {
+    return ListBatch{std::exchange(list_.items, {}), true, list_.resource_version};
+  }
+
+ private:
+  ObjectList list_;
+};
+
+Result<ObjectPtr> EmbeddedKubeApi::Apply(Kind kind, const std::string& /*json*/,
+                                         const ApplyOptions& /*options*/) {
+  return Unimplemented(std::string(TraitsOf(kind).name) + ": apply: not served yet");
+}
+
+Result<ObjectPtr> EmbeddedKubeApi::Patch(Kind kind, const ObjectName& /*name*/, PatchType /*type*/,
+                                         const std::string& /*patch*/, bool /*status*/) {
+  return Unimplemented(std::string(TraitsOf(kind).name) + ": patch: not served yet");
+}
+
+namespace {
+Status CheckScope(const Scope& scope) {
+  if (scope.labels.empty() && scope.fields.empty()) return Status::Ok();
+  return Unimplemented("selectors: not served by the embedded API yet");
+}
+}  // namespace
+
+Result<std::unique_ptr<ListStream>> EmbeddedKubeApi::StartList(
+    Kind kind, const Scope& scope, std::optional<std::uint64_t> /*not_older_than*/,
+    std::function<void()> on_ready) {
+  KVF_RETURN_IF_ERROR(CheckScope(scope));
+  KVF_ASSIGN_OR_RETURN(ObjectList list, List(kind, scope.ns));
+  if (on_ready) on_ready();
+  return std::unique_ptr<ListStream>(new Snapshot(std::move(list)));
+}
+
+Result<std::unique_ptr<WatchStream>> EmbeddedKubeApi::Watch(Kind kind, const Scope& scope,
+                                                            const WatchFrom& from,
                                                             std::function<void()> on_ready) {
-  KVF_RETURN_IF_ERROR(Poll(kind, ns, resource_version).status());
+  KVF_RETURN_IF_ERROR(CheckScope(scope));
+  if (from.initial_events) return Unimplemented("watch: initial events: list instead");
+  KVF_RETURN_IF_ERROR(Poll(kind, scope.ns, from.resource_version).status());
   auto watcher = std::make_shared<Watcher>(std::move(on_ready));
-  auto stream = std::make_unique<Stream>(*this, kind, ns, resource_version);
+  auto stream = std::make_unique<Stream>(*this, kind, scope.ns, from.resource_version);
   stream->set_watcher(watcher);
   {
     MutexLock lock(mu_);

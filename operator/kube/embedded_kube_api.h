@@ -61,10 +61,18 @@ class EmbeddedKubeApi final : public KubeApi {
   Result<ObjectPtr> Update(Kind kind, const std::string& json) override EXCLUDES(write_mu_, mu_);
   Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override
       EXCLUDES(write_mu_, mu_);
+  Result<ObjectPtr> Apply(Kind kind, const std::string& json, const ApplyOptions& options) override
+      EXCLUDES(write_mu_, mu_);
+  Result<ObjectPtr> Patch(Kind kind, const ObjectName& name, PatchType type,
+                          const std::string& patch, bool status) override EXCLUDES(write_mu_, mu_);
   Status Delete(Kind kind, const ObjectName& name, const Preconditions& preconditions) override
       EXCLUDES(write_mu_, mu_);
-  Result<std::unique_ptr<WatchStream>> Watch(Kind kind, const std::string& ns,
-                                             std::uint64_t resource_version,
+  // Always as of now.
+  Result<std::unique_ptr<ListStream>> StartList(Kind kind, const Scope& scope,
+                                                std::optional<std::uint64_t> not_older_than,
+                                                std::function<void()> on_ready) override
+      EXCLUDES(mu_);
+  Result<std::unique_ptr<WatchStream>> Watch(Kind kind, const Scope& scope, const WatchFrom& from,
                                              std::function<void()> on_ready) override EXCLUDES(mu_);
 
   // Writes that reached the disk since Open, by kind: what "idle it writes nothing" is held to.
@@ -73,6 +81,7 @@ class EmbeddedKubeApi final : public KubeApi {
  private:
   class Watcher;
   class Stream;
+  class Snapshot;
   struct Table {
     explicit Table(WatchRing r) : ring(std::move(r)) {}
     std::map<ObjectName, ObjectPtr> objects;

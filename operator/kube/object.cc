@@ -12,10 +12,18 @@ namespace {
 
 constexpr std::array<KindTraits, kKindCount> kTraits = {{
     {Kind::kNode, "", "v1", "Node", "nodes", "no", false, true, true, true},
+    {Kind::kNamespace, "", "v1", "Namespace", "namespaces", "ns", false, true, false, true},
     {Kind::kPod, "", "v1", "Pod", "pods", "po", true, true, false, true},
     {Kind::kConfigMap, "", "v1", "ConfigMap", "configmaps", "cm", true, false, false, true},
+    {Kind::kSecret, "", "v1", "Secret", "secrets", "", true, false, false, true},
+    {Kind::kDaemonSet, "apps", "v1", "DaemonSet", "daemonsets", "ds", true, true, false, true},
     {Kind::kLease, "coordination.k8s.io", "v1", "Lease", "leases", "", true, false, false, false},
     {Kind::kEvent, "events.k8s.io", "v1", "Event", "events", "ev", true, false, false, true},
+    {Kind::kMutatingWebhook, "admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration",
+     "mutatingwebhookconfigurations", "", false, false, false, true},
+    {Kind::kValidatingWebhook, "admissionregistration.k8s.io", "v1",
+     "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", "", false, false, false,
+     true},
     {Kind::kPool, "kvfabric.io", "v1alpha1", "KVCachePool", "kvcachepools", "kvp", true, true,
      false, false},
     {Kind::kShardMap, "kvfabric.io", "v1alpha1", "KVCacheShardMap", "kvcacheshardmaps", "kvsm",

@@ -20,8 +20,21 @@
 
 namespace kvfabric::kube {
 
-enum class Kind : std::uint8_t { kNode, kPod, kConfigMap, kLease, kEvent, kPool, kShardMap };
-inline constexpr std::size_t kKindCount = 7;
+enum class Kind : std::uint8_t {
+  kNode,
+  kNamespace,
+  kPod,
+  kConfigMap,
+  kSecret,
+  kDaemonSet,
+  kLease,
+  kEvent,
+  kMutatingWebhook,
+  kValidatingWebhook,
+  kPool,
+  kShardMap,
+};
+inline constexpr std::size_t kKindCount = 12;
 
 struct KindTraits {
   Kind kind;

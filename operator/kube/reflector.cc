@@ -1,5 +1,6 @@
 #include "operator/kube/reflector.h"
 
+#include <iterator>
 #include <utility>
 
 #include "common/log.h"
@@ -30,7 +31,7 @@ void Reflector::Step() {
   if (must_list_ || retry_at_.has_value()) return;
   if (stream_ == nullptr) {
     Result<std::unique_ptr<WatchStream>> stream =
-        api_.Watch(options_.kind, options_.ns, version_, options_.on_ready);
+        api_.Watch(options_.kind, options_.scope, {version_, false}, options_.on_ready);
     if (!stream.ok()) {
       must_list_ = IsGone(stream.status());
       Fail(stream.status(), "watch");
@@ -43,16 +44,39 @@ void Reflector::Step() {
 
 void Reflector::List() {
   stream_.reset();
-  const Result<ObjectList> list = api_.List(options_.kind, options_.ns);
-  if (!list.ok()) return Fail(list.status(), "list");
-  if (list->resource_version < version_) {
-    return Fail(Unavailable("the list is older (" + std::to_string(list->resource_version) +
+  if (list_ == nullptr) {
+    listed_ = {};
+    Result<std::unique_ptr<ListStream>> list =
+        api_.StartList(options_.kind, options_.scope, version_, options_.on_ready);
+    if (!list.ok()) return Fail(list.status(), "list");
+    list_ = std::move(list).value();
+  }
+  for (;;) {
+    Result<ListBatch> batch = list_->Poll();
+    if (!batch.ok()) {
+      list_.reset();
+      return Fail(batch.status(), "list");
+    }
+    if (!batch->done && batch->items.empty()) return;  // on_ready tells
+    std::move(batch->items.begin(), batch->items.end(), std::back_inserter(listed_.items));
+    if (!batch->done) continue;
+    listed_.resource_version = batch->resource_version;
+    break;
+  }
+  list_.reset();
+  Replace();
+}
+
+void Reflector::Replace() {
+  const ObjectList list = std::exchange(listed_, {});
+  if (list.resource_version < version_) {
+    return Fail(Unavailable("the list is older (" + std::to_string(list.resource_version) +
                             ") than what is known (" + std::to_string(version_) + ")"),
                 "list");
   }
   ++lists_;
-  sink_.Replace(*list);
-  version_ = list->resource_version;
+  sink_.Replace(list);
+  version_ = list.resource_version;
   synced_ = true;
   must_list_ = false;
   backoff_.Reset();

@@ -31,7 +31,7 @@ class Reflector {
  public:
   struct Options {
     Kind kind = Kind::kNode;
-    std::string ns;
+    Scope scope;
     std::function<void()> on_ready;
     Backoff::Options backoff{std::chrono::milliseconds(800), std::chrono::milliseconds(30'000), 1.0,
                              1};
@@ -51,6 +51,7 @@ class Reflector {
 
  private:
   void List();
+  void Replace();
   void Poll();
   void Fail(const Status& status, const char* action);
 
@@ -60,6 +61,8 @@ class Reflector {
   ReflectorSink& sink_;  // borrowed
   Backoff backoff_;
   std::optional<Clock::TimePoint> retry_at_;
+  std::unique_ptr<ListStream> list_;     // in progress
+  ObjectList listed_;                    // what it has given so far
   std::unique_ptr<WatchStream> stream_;  // null: list (or watch again when synced at version_)
   bool must_list_ = true;
   bool synced_ = false;

@@ -225,6 +225,16 @@ Result<ObjectPtr> RemoteKube::UpdateStatus(Kind kind, const std::string& json) {
   return Write("PUT", kind, json, true);
 }
 
+Result<ObjectPtr> RemoteKube::Apply(Kind kind, const std::string& /*json*/,
+                                    const ApplyOptions& /*options*/) {
+  return Unimplemented(std::string(TraitsOf(kind).name) + ": apply: not served yet");
+}
+
+Result<ObjectPtr> RemoteKube::Patch(Kind kind, const ObjectName& /*name*/, PatchType /*type*/,
+                                    const std::string& /*patch*/, bool /*status*/) {
+  return Unimplemented(std::string(TraitsOf(kind).name) + ": patch: not served yet");
+}
+
 Status RemoteKube::Delete(Kind kind, const ObjectName& name, const Preconditions& preconditions) {
   Json body = {{"kind", "DeleteOptions"}, {"apiVersion", "v1"}};
   if (!preconditions.uid.empty()) body["preconditions"]["uid"] = preconditions.uid;

@@ -37,6 +37,9 @@ class RemoteKube final : public KubeClient {
   Result<ObjectPtr> Create(Kind kind, const std::string& json) override;
   Result<ObjectPtr> Update(Kind kind, const std::string& json) override;
   Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override;
+  Result<ObjectPtr> Apply(Kind kind, const std::string& json, const ApplyOptions& options) override;
+  Result<ObjectPtr> Patch(Kind kind, const ObjectName& name, PatchType type,
+                          const std::string& patch, bool status) override;
   Status Delete(Kind kind, const ObjectName& name, const Preconditions& preconditions) override;
 
   // Is it there, and does it take our token? One GET of /version.

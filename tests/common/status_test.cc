@@ -27,6 +27,22 @@ TEST(Status, CarriesCodeAndText) {
   EXPECT_TRUE(Chain(false).ok());
 }
 
+struct RetryIn final : StatusDetail {
+  explicit RetryIn(int s) : seconds(s) {}
+  const int seconds;
+};
+
+TEST(Status, CarriesADetailThroughContext) {
+  const Status status(StatusCode::kUnavailable, "busy", std::make_shared<const RetryIn>(3));
+  const auto* detail = dynamic_cast<const RetryIn*>(status.WithContext("api").detail());
+  ASSERT_NE(detail, nullptr);
+  EXPECT_EQ(detail->seconds, 3);
+  EXPECT_EQ(Fail().detail(), nullptr);
+  EXPECT_EQ(Status().detail(), nullptr);
+  EXPECT_EQ(Status(StatusCode::kUnavailable, "", std::make_shared<const RetryIn>(1)).ToString(),
+            "UNAVAILABLE");
+}
+
 TEST(Result, PropagatesValueAndError) {
   EXPECT_EQ(*Twice(21), 42);
   EXPECT_EQ(Twice(Fail()).status(), Fail());

@@ -9,6 +9,7 @@
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/test_seed.h"
+#include "tests/operator/forwarding_kube.h"
 
 namespace kvfabric::kube {
 namespace {
@@ -17,31 +18,24 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Fails or delays every call while told to, and may lose answers of writes that were done.
-class FlakyKube final : public KubeClient {
+class FlakyKube final : public ForwardingKube {
  public:
-  FlakyKube(KubeClient& api, FakeClock& clock) : api_(api), clock_(clock) {}
+  FlakyKube(KubeApi& api, FakeClock& clock) : ForwardingKube(api), clock_(clock) {}
   bool down = false;
   bool lose_answers = false;
   milliseconds slow{0};
 
-  Result<ObjectList> List(Kind kind, const std::string& ns) override { return api_.List(kind, ns); }
   Result<ObjectPtr> Get(Kind kind, const ObjectName& name) override {
     if (down) return Unavailable("down");
-    return Answer(api_.Get(kind, name), false);
+    return Answer(ForwardingKube::Get(kind, name), false);
   }
   Result<ObjectPtr> Create(Kind kind, const std::string& json) override {
     if (down) return Unavailable("down");
-    return Answer(api_.Create(kind, json), true);
+    return Answer(ForwardingKube::Create(kind, json), true);
   }
   Result<ObjectPtr> Update(Kind kind, const std::string& json) override {
     if (down) return Unavailable("down");
-    return Answer(api_.Update(kind, json), true);
-  }
-  Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override {
-    return api_.UpdateStatus(kind, json);
-  }
-  Status Delete(Kind kind, const ObjectName& name, const Preconditions& p) override {
-    return api_.Delete(kind, name, p);
+    return Answer(ForwardingKube::Update(kind, json), true);
   }
 
  private:
@@ -50,7 +44,6 @@ class FlakyKube final : public KubeClient {
     if (write && lose_answers) return DeadlineExceeded("answer lost");
     return result;
   }
-  KubeClient& api_;
   FakeClock& clock_;
 };
 

@@ -131,7 +131,7 @@ TEST_F(EmbeddedKubeApiTest, WatchSeesEventsInOrder) {
   auto api = Open();
   const std::uint64_t start = api->List(Kind::kConfigMap, "")->resource_version;
   std::atomic<int> ready{0};
-  auto watch = api->Watch(Kind::kConfigMap, "", start, [&] { ++ready; });
+  auto watch = api->Watch(Kind::kConfigMap, {}, {.resource_version = start}, [&] { ++ready; });
   ASSERT_TRUE(watch.ok());
   const int at_start = ready;
   ObjectPtr object = *api->Create(Kind::kConfigMap, ConfigMapJson("a", "1"));
@@ -156,7 +156,8 @@ TEST_F(EmbeddedKubeApiTest, WatchSeesEventsInOrder) {
 TEST_F(EmbeddedKubeApiTest, WatchOfOneNamespaceSkipsOthers) {
   auto api = Open();
   auto watch =
-      *api->Watch(Kind::kConfigMap, "other", api->List(Kind::kNode, "")->resource_version, nullptr);
+      *api->Watch(Kind::kConfigMap, Scope{"other", "", ""},
+                  {.resource_version = api->List(Kind::kNode, "")->resource_version}, nullptr);
   ASSERT_TRUE(api->Create(Kind::kConfigMap, ConfigMapJson("a", "1")).ok());
   const auto batch = watch->Poll();
   EXPECT_TRUE(batch->events.empty());
@@ -169,22 +170,25 @@ TEST_F(EmbeddedKubeApiTest, SlowWatcherGetsGone) {
   options.ring.events = 4;
   auto api = Open(std::move(options));
   const std::uint64_t start = api->List(Kind::kConfigMap, "")->resource_version;
-  auto watch = *api->Watch(Kind::kConfigMap, "", start, nullptr);
+  auto watch = *api->Watch(Kind::kConfigMap, {}, {.resource_version = start}, nullptr);
   for (int i = 0; i < 6; ++i) {
     ASSERT_TRUE(api->Create(Kind::kConfigMap, ConfigMapJson("c" + std::to_string(i), "1")).ok());
   }
   EXPECT_TRUE(IsGone(watch->Poll().status()));
-  EXPECT_TRUE(IsGone(api->Watch(Kind::kConfigMap, "", start, nullptr).status()));
   EXPECT_TRUE(
-      api->Watch(Kind::kConfigMap, "", api->List(Kind::kConfigMap, "")->resource_version, nullptr)
-          .ok());
+      IsGone(api->Watch(Kind::kConfigMap, {}, {.resource_version = start}, nullptr).status()));
+  EXPECT_TRUE(api->Watch(Kind::kConfigMap, {},
+                         {.resource_version = api->List(Kind::kConfigMap, "")->resource_version},
+                         nullptr)
+                  .ok());
 }
 
 TEST_F(EmbeddedKubeApiTest, QuietKindOutlivesABusyOne) {
   EmbeddedKubeApi::Options options;
   options.ring.events = 4;
   auto api = Open(std::move(options));
-  auto watch = *api->Watch(Kind::kNode, "", api->List(Kind::kNode, "")->resource_version, nullptr);
+  auto watch = *api->Watch(
+      Kind::kNode, {}, {.resource_version = api->List(Kind::kNode, "")->resource_version}, nullptr);
   for (int i = 0; i < 50; ++i) {
     ASSERT_TRUE(api->Create(Kind::kConfigMap, ConfigMapJson("c" + std::to_string(i), "1")).ok());
   }
@@ -211,7 +215,8 @@ TEST_F(EmbeddedKubeApiTest, RestartKeepsObjectsAndNeverReusesVersions) {
   EXPECT_GE(api->List(Kind::kNode, "")->resource_version, highest);
   const ObjectPtr made = *api->Create(Kind::kNode, NodeJson("m"));
   EXPECT_GT(made->meta.resource_version, highest);
-  EXPECT_TRUE(IsGone(api->Watch(Kind::kNode, "", highest - 1, nullptr).status()));
+  EXPECT_TRUE(
+      IsGone(api->Watch(Kind::kNode, {}, {.resource_version = highest - 1}, nullptr).status()));
 }
 
 TEST_F(EmbeddedKubeApiTest, SecondOwnerOfTheDirectoryIsRefused) {

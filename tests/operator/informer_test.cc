@@ -9,6 +9,7 @@
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/test_seed.h"
+#include "tests/operator/forwarding_kube.h"
 #include "tests/operator/test_objects.h"
 
 namespace kvfabric::kube {
@@ -18,42 +19,41 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 // Scripts faults around an API: lists that fail or are old, watches that break or are too old.
-class FaultyApi final : public KubeApi {
+class FaultyApi final : public ForwardingKube {
  public:
-  explicit FaultyApi(KubeApi& api) : api_(api) {}
+  explicit FaultyApi(KubeApi& api) : ForwardingKube(api) {}
   bool fail_list = false;
   bool fail_watch = false;
   bool break_watch = false;
   bool expire_watch = false;
   const ObjectList* stale_list = nullptr;
 
-  Result<ObjectList> List(Kind kind, const std::string& ns) override {
+  Result<std::unique_ptr<ListStream>> StartList(Kind kind, const Scope& scope,
+                                                std::optional<std::uint64_t> not_older_than,
+                                                std::function<void()> on_ready) override {
     if (fail_list) return Unavailable("down");
-    if (stale_list != nullptr) return *stale_list;
-    return api_.List(kind, ns);
+    if (stale_list != nullptr) return std::unique_ptr<ListStream>(new Stale(*stale_list));
+    return ForwardingKube::StartList(kind, scope, not_older_than, std::move(on_ready));
   }
-  Result<ObjectPtr> Get(Kind kind, const ObjectName& name) override { return api_.Get(kind, name); }
-  Result<ObjectPtr> Create(Kind kind, const std::string& json) override {
-    return api_.Create(kind, json);
-  }
-  Result<ObjectPtr> Update(Kind kind, const std::string& json) override {
-    return api_.Update(kind, json);
-  }
-  Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override {
-    return api_.UpdateStatus(kind, json);
-  }
-  Status Delete(Kind kind, const ObjectName& name, const Preconditions& p) override {
-    return api_.Delete(kind, name, p);
-  }
-  Result<std::unique_ptr<WatchStream>> Watch(Kind kind, const std::string& ns,
-                                             std::uint64_t version,
+  Result<std::unique_ptr<WatchStream>> Watch(Kind kind, const Scope& scope, const WatchFrom& from,
                                              std::function<void()> on_ready) override {
     if (fail_watch) return Unavailable("down");
-    KVF_ASSIGN_OR_RETURN(auto stream, api_.Watch(kind, ns, version, std::move(on_ready)));
+    KVF_ASSIGN_OR_RETURN(auto stream,
+                         ForwardingKube::Watch(kind, scope, from, std::move(on_ready)));
     return std::unique_ptr<WatchStream>(new Stream(*this, std::move(stream)));
   }
 
  private:
+  class Stale final : public ListStream {
+   public:
+    explicit Stale(const ObjectList& list) : list_(list) {}
+    Result<ListBatch> Poll() override {
+      return ListBatch{list_.items, true, list_.resource_version};
+    }
+
+   private:
+    const ObjectList& list_;
+  };
   class Stream final : public WatchStream {
    public:
     Stream(FaultyApi& api, std::unique_ptr<WatchStream> inner)
@@ -68,7 +68,6 @@ class FaultyApi final : public KubeApi {
     FaultyApi& api_;
     std::unique_ptr<WatchStream> inner_;
   };
-  KubeApi& api_;
 };
 
 struct Value {

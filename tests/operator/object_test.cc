@@ -55,9 +55,38 @@ TEST(ApiError, CodesGoThroughHttpAndBack) {
   EXPECT_TRUE(StatusOfAnswer(201, "anything").ok());
 }
 
+TEST(ApiError, AnswersKeepWhatTheApiSaysBesides) {
+  const Status lagging = StatusOfAnswer(
+      504,
+      R"({"kind":"Status","apiVersion":"v1","reason":"Timeout","message":"Too large resource )"
+      R"(version","details":{"retryAfterSeconds":1,"causes":[{"reason":"ResourceVersionTooLarge",)"
+      R"("message":"Too large resource version"}]}})");
+  EXPECT_TRUE(IsResourceVersionTooLarge(lagging.WithContext("list")));
+  EXPECT_EQ(RetryAfterOf(lagging), std::chrono::milliseconds(1000));
+  EXPECT_EQ(ApiDetailOf(lagging)->http_code, 504);
+
+  const Status field = StatusOfAnswer(
+      409, R"({"kind":"Status","reason":"Conflict","message":"Apply failed","details":{"causes":)"
+           R"([{"reason":"FieldManagerConflict","field":".data.a","message":"owned"}]}})");
+  EXPECT_TRUE(IsFieldConflict(field));
+  const Status stale =
+      StatusOfAnswer(409, R"({"kind":"Status","reason":"Conflict","message":"modified"})");
+  EXPECT_TRUE(IsConflict(stale) && !IsFieldConflict(stale));
+
+  const Status busy = StatusOfAnswer(429, "slow down", std::chrono::milliseconds(5000));
+  EXPECT_EQ(busy.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(RetryAfterOf(busy), std::chrono::milliseconds(5000));
+  EXPECT_FALSE(RetryAfterOf(Unavailable("not from an answer")).has_value());
+  // A number nobody would wait for is bounded.
+  const Status absurd = StatusOfAnswer(
+      503, R"({"kind":"Status","message":"","details":{"retryAfterSeconds":99999999999999}})");
+  EXPECT_EQ(RetryAfterOf(absurd), std::chrono::hours(1));
+}
+
 TEST(ApiPath, GoesBothWays) {
   for (const char* path : {"/api/v1/nodes", "/api/v1/nodes/n1", "/api/v1/nodes/n1/status",
                            "/api/v1/pods", "/api/v1/namespaces/kvfabric-system/pods/p",
+                           "/api/v1/namespaces/x", "/apis/apps/v1/namespaces/x/daemonsets/d",
                            "/apis/kvfabric.io/v1alpha1/namespaces/default/kvcachepools/main/status",
                            "/apis/coordination.k8s.io/v1/namespaces/kvfabric-system/leases/x"}) {
     const auto parsed = ParseApiPath(path);
@@ -65,7 +94,7 @@ TEST(ApiPath, GoesBothWays) {
     EXPECT_EQ(FormatApiPath(*parsed), path);
   }
   for (const char* path :
-       {"", "/", "/api/v1", "/api/v1/secrets", "/api/v1/pods/p", "/api/v1/namespaces/x",
+       {"", "/", "/api/v1", "/api/v1/services", "/api/v1/pods/p", "/api/v1/namespaces/X",
         "/api/v1/namespaces/x/nodes", "/api/v1/nodes/n1/log", "/api/v1/nodes/n1/status/x",
         "/api/v1/namespaces/../pods/p", "/apis/coordination.k8s.io/v1/namespaces/a/leases/x/status",
         "/apis/kvfabric.io/v1/kvcachepools"}) {
