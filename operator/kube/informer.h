@@ -3,8 +3,9 @@
 // Informer<T>: all objects of one kind, decoded into T, as immutable snapshots, with handlers that
 // are told what changed. The JSON is not kept: T holds what its users need and no more.
 //
-// On the control loop's thread, but snapshots may be handed anywhere. An object that cannot be
-// decoded is counted and left out. The same name under a new uid is a deletion and an addition.
+// On the control loop's thread, and so are its snapshots: one that is held stays as it is, the next
+// change makes a copy. An object that cannot be decoded is counted and left out. The same name
+// under a new uid is a deletion and an addition.
 
 #include <cstdint>
 #include <functional>
@@ -42,7 +43,7 @@ class Informer final : private ReflectorSink {
   std::optional<Clock::TimePoint> NextDue() const { return reflector_.NextDue(); }
   bool synced() const { return reflector_.synced(); }
   std::uint64_t resource_version() const { return reflector_.resource_version(); }
-  std::uint64_t lists() const { return reflector_.lists(); }
+  const Reflector::Counters& counters() const { return reflector_.counters(); }
   std::uint64_t skipped() const { return skipped_; }
 
   std::shared_ptr<const Snapshot> snapshot() const { return snapshot_; }
@@ -58,57 +59,72 @@ class Informer final : private ReflectorSink {
     Item after;
   };
 
-  void Replace(const ObjectList& list) override {
+  struct Known {
+    Item item;
+    std::string uid;
+  };
+
+  void BeginCollect() override { collected_.clear(); }
+
+  void Collect(const WatchEvent& event) override {
+    const ObjectMeta& meta = event.object->meta;
+    Item item = event.type == EventType::kDeleted ? nullptr : Decode(*event.object);
+    if (item == nullptr) {
+      collected_.erase(meta.name);
+    } else {
+      collected_[meta.name] = {std::move(item), meta.uid};
+    }
+  }
+
+  void CommitCollect() override {
     auto next = std::make_shared<Snapshot>();
     std::map<ObjectName, std::string> uids;
-    for (const ObjectPtr& object : list.items) {
-      if (Item item = Decode(*object)) {
-        next->emplace(object->meta.name, std::move(item));
-        uids.emplace(object->meta.name, object->meta.uid);
-      }
-    }
     std::vector<Change> changes;
     for (const auto& [name, item] : *snapshot_) {
-      if (next->count(name) == 0) changes.push_back({name, item, nullptr});
+      if (collected_.count(name) == 0) changes.push_back({name, item, nullptr});
     }
-    for (const auto& [name, item] : *next) {
-      AddChanges(name, item, uids_.count(name) != 0 && uids_[name] != uids[name], &changes);
+    for (auto& [name, known] : collected_) {
+      AddChanges(name, known.item, known.uid, &changes);
+      next->emplace_hint(next->end(), name, std::move(known.item));
+      uids.emplace_hint(uids.end(), name, std::move(known.uid));
     }
+    collected_.clear();
     uids_ = std::move(uids);
-    Publish(std::move(next), changes);
+    snapshot_ = std::move(next);
+    Tell(changes);
   }
 
   void Apply(const WatchEvent& event) override {
-    const Object& object = *event.object;
-    const ObjectName& name = object.meta.name;
-    auto next = std::make_shared<Snapshot>(*snapshot_);
+    const ObjectMeta& meta = event.object->meta;
     std::vector<Change> changes;
-    Item item = event.type == EventType::kDeleted ? nullptr : Decode(object);
+    Item item = event.type == EventType::kDeleted ? nullptr : Decode(*event.object);
+    // In place when nobody holds the snapshot: a copy an event would be a copy a heartbeat.
+    if (snapshot_.use_count() > 1) snapshot_ = std::make_shared<Snapshot>(*snapshot_);
     if (item == nullptr) {
-      if (const Item before = Find(name)) changes.push_back({name, before, nullptr});
-      next->erase(name);
-      uids_.erase(name);
+      if (const Item before = Find(meta.name)) changes.push_back({meta.name, before, nullptr});
+      snapshot_->erase(meta.name);
+      uids_.erase(meta.name);
     } else {
-      AddChanges(name, item, uids_.count(name) != 0 && uids_[name] != object.meta.uid, &changes);
-      (*next)[name] = std::move(item);
-      uids_[name] = object.meta.uid;
+      AddChanges(meta.name, item, meta.uid, &changes);
+      (*snapshot_)[meta.name] = std::move(item);
+      uids_[meta.name] = meta.uid;
     }
-    Publish(std::move(next), changes);
+    Tell(changes);
   }
 
-  void AddChanges(const ObjectName& name, const Item& item, bool other_object,
+  void AddChanges(const ObjectName& name, const Item& item, const std::string& uid,
                   std::vector<Change>* changes) const {
     Item before = Find(name);
-    if (before != nullptr && other_object) {
+    const auto known = uids_.find(name);
+    if (before != nullptr && known != uids_.end() && known->second != uid) {
       changes->push_back({name, before, nullptr});
       before = nullptr;
     }
     changes->push_back({name, before, item});
   }
 
-  // Handlers run with the new snapshot in place.
-  void Publish(std::shared_ptr<const Snapshot> next, const std::vector<Change>& changes) {
-    snapshot_ = std::move(next);
+  // With the new snapshot in place.
+  void Tell(const std::vector<Change>& changes) const {
     for (const Change& change : changes) {
       for (const Handler& handler : handlers_) handler(change.name, change.before, change.after);
     }
@@ -127,8 +143,9 @@ class Informer final : private ReflectorSink {
   const Kind kind_;
   const Decoder decode_;
   std::vector<Handler> handlers_;
-  std::shared_ptr<const Snapshot> snapshot_ = std::make_shared<const Snapshot>();
-  std::map<ObjectName, std::string> uids_;
+  std::shared_ptr<Snapshot> snapshot_ = std::make_shared<Snapshot>();
+  std::map<ObjectName, std::string> uids_;  // of the snapshot's objects
+  std::map<ObjectName, Known> collected_;
   std::uint64_t skipped_ = 0;
   Reflector reflector_;
 };

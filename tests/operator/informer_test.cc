@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <random>
 
 #include "operator/kube/api_error.h"
@@ -26,18 +27,22 @@ class FaultyApi final : public ForwardingKube {
   bool fail_watch = false;
   bool break_watch = false;
   bool expire_watch = false;
-  const ObjectList* stale_list = nullptr;
+  bool asked_of_store = false;             // by the last list
+  const ObjectList* stale_list = nullptr;  // what a cache of the API answers
 
   Result<std::unique_ptr<ListStream>> StartList(Kind kind, const Scope& scope,
                                                 std::optional<std::uint64_t> not_older_than,
                                                 std::function<void()> on_ready) override {
     if (fail_list) return Unavailable("down");
-    if (stale_list != nullptr) return std::unique_ptr<ListStream>(new Stale(*stale_list));
+    asked_of_store = !not_older_than.has_value();
+    if (stale_list != nullptr && !asked_of_store)
+      return std::unique_ptr<ListStream>(new Stale(*stale_list));
     return ForwardingKube::StartList(kind, scope, not_older_than, std::move(on_ready));
   }
   Result<std::unique_ptr<WatchStream>> Watch(Kind kind, const Scope& scope, const WatchFrom& from,
                                              std::function<void()> on_ready) override {
     if (fail_watch) return Unavailable("down");
+    if (from.initial_events) return Unimplemented("not offered here");
     KVF_ASSIGN_OR_RETURN(auto stream,
                          ForwardingKube::Watch(kind, scope, from, std::move(on_ready)));
     return std::unique_ptr<WatchStream>(new Stream(*this, std::move(stream)));
@@ -124,7 +129,7 @@ TEST_F(InformerTest, ListsThenWatches) {
   Remove("b");
   informer_->Step();
   EXPECT_EQ(TakeLog(), "+b ~a -b ");
-  EXPECT_EQ(informer_->lists(), 1U);
+  EXPECT_EQ(informer_->counters().lists, 1U);
   EXPECT_EQ(informer_->snapshot()->size(), 1U);
 }
 
@@ -156,7 +161,7 @@ TEST_F(InformerTest, BrokenWatchGoesOnWithoutListing) {
   clock_.Advance(seconds(2));
   informer_->Step();
   EXPECT_EQ(TakeLog(), "+a +b ");
-  EXPECT_EQ(informer_->lists(), 1U);
+  EXPECT_EQ(informer_->counters().lists, 1U);
 }
 
 TEST_F(InformerTest, ExpiredWatchListsAgainAndFindsDeletions) {
@@ -170,7 +175,7 @@ TEST_F(InformerTest, ExpiredWatchListsAgainAndFindsDeletions) {
   clock_.Advance(seconds(2));
   informer_->Step();
   EXPECT_EQ(TakeLog(), "-a ~b ");
-  EXPECT_EQ(informer_->lists(), 2U);
+  EXPECT_EQ(informer_->counters().lists, 2U);
 }
 
 TEST_F(InformerTest, SameNameNewObjectIsDeletionAndAddition) {
@@ -186,26 +191,24 @@ TEST_F(InformerTest, SameNameNewObjectIsDeletionAndAddition) {
   EXPECT_EQ(TakeLog(), "-a +a +b ");
 }
 
-TEST_F(InformerTest, OlderListIsRefusedAndStateKept) {
+TEST_F(InformerTest, OlderListIsRefusedAndTheStoreAsked) {
   Put("a", "1");
   const ObjectList old = *api_->List(Kind::kConfigMap, "");
   Put("b", "1");
   informer_->Step();
+  EXPECT_TRUE(faulty_->asked_of_store);  // the first list is as of now
   TakeLog();
+  Remove("a");
   faulty_->stale_list = &old;
   faulty_->expire_watch = true;
-  informer_->Step();
-  for (int i = 0; i < 5; ++i) {
-    clock_.Advance(seconds(60));
-    informer_->Step();
-  }
+  informer_->Step();  // lists at once, from a cache that lags behind
+  EXPECT_FALSE(faulty_->asked_of_store);
   EXPECT_EQ(TakeLog(), "");
   EXPECT_EQ(informer_->snapshot()->size(), 2U);
-  faulty_->stale_list = nullptr;
   faulty_->expire_watch = false;
-  Remove("a");
   clock_.Advance(seconds(60));
   informer_->Step();
+  EXPECT_TRUE(faulty_->asked_of_store);
   EXPECT_EQ(TakeLog(), "-a ~b ");
 }
 
@@ -268,6 +271,200 @@ TEST_F(InformerTest, ConvergesUnderFaults) {
     ASSERT_NE(item, nullptr);
     EXPECT_EQ(item->json, object->json);
   }
+}
+
+// An API that answers what a test wrote down, and writes down what it was asked.
+class ScriptedApi final : public ForwardingKube {
+ public:
+  using ForwardingKube::ForwardingKube;
+  std::deque<std::vector<Result<WatchBatch>>> watches;  // what Poll of each gives, then nothing
+  std::deque<Result<ListBatch>> lists;
+  std::string asked;
+
+  Result<std::unique_ptr<ListStream>> StartList(Kind, const Scope&,
+                                                std::optional<std::uint64_t> not_older_than,
+                                                std::function<void()>) override {
+    asked +=
+        not_older_than.has_value() ? "list>=" + std::to_string(*not_older_than) + " " : "list ";
+    if (lists.empty()) return Unavailable("no more lists");
+    Result<ListBatch> next = std::move(lists.front());
+    lists.pop_front();
+    return std::unique_ptr<ListStream>(new OneList(std::move(next)));
+  }
+  Result<std::unique_ptr<WatchStream>> Watch(Kind, const Scope&, const WatchFrom& from,
+                                             std::function<void()>) override {
+    asked +=
+        from.initial_events ? "initial " : "watch>" + std::to_string(from.resource_version) + " ";
+    std::vector<Result<WatchBatch>> next;
+    if (!watches.empty()) {
+      next = std::move(watches.front());
+      watches.pop_front();
+    }
+    return std::unique_ptr<WatchStream>(new OneWatch(std::move(next)));
+  }
+
+ private:
+  class OneList final : public ListStream {
+   public:
+    explicit OneList(Result<ListBatch> batch) : batch_(std::move(batch)) {}
+    Result<ListBatch> Poll() override { return batch_; }
+
+   private:
+    Result<ListBatch> batch_;
+  };
+  class OneWatch final : public WatchStream {
+   public:
+    explicit OneWatch(std::vector<Result<WatchBatch>> batches) : batches_(std::move(batches)) {}
+    Result<WatchBatch> Poll() override {
+      if (next_ == batches_.size()) return WatchBatch{};
+      return batches_[next_++];
+    }
+
+   private:
+    std::vector<Result<WatchBatch>> batches_;
+    std::size_t next_ = 0;
+  };
+};
+
+class ReflectorTest : public ::testing::Test {
+ protected:
+  ReflectorTest() {
+    EmbeddedKubeApi::Options options;
+    options.directory = dir_.path() / "api";
+    options.sync = false;
+    unused_ = std::move(EmbeddedKubeApi::Open(std::move(options))).value();
+    api_ = std::make_unique<ScriptedApi>(*unused_);
+    Reflector::Options reflector;
+    reflector.kind = Kind::kConfigMap;
+    informer_ = std::make_unique<Informer<Value>>(*api_, clock_, reflector,
+                                                  [](const Object& object) -> Result<Value> {
+                                                    return Value{object.meta.uid, object.json};
+                                                  });
+  }
+  static WatchEvent Event(EventType type, const std::string& name, std::uint64_t version) {
+    auto object = std::make_shared<Object>(
+        *ParseObject(Kind::kConfigMap, ConfigMapJson(name, std::to_string(version))));
+    object->meta.resource_version = version;
+    return {type, std::move(object)};
+  }
+  static WatchEvent Added(const std::string& name, std::uint64_t version) {
+    return Event(EventType::kAdded, name, version);
+  }
+  static Status TooLarge() {
+    auto detail = std::make_shared<ApiDetail>();
+    detail->cause_reasons = {"ResourceVersionTooLarge"};
+    return {StatusCode::kDeadlineExceeded, "too large resource version", std::move(detail)};
+  }
+  static ListBatch ListOf(std::vector<WatchEvent> events, std::uint64_t version) {
+    ListBatch out;
+    for (WatchEvent& event : events) out.items.push_back(std::move(event.object));
+    out.done = true;
+    out.resource_version = version;
+    return out;
+  }
+  std::string Names() const {
+    std::string out;
+    for (const auto& [name, item] : *informer_->snapshot()) out += name.name;
+    return out;
+  }
+  std::string Asked() { return std::exchange(api_->asked, ""); }
+
+  TempDir dir_;
+  FakeClock clock_;
+  std::unique_ptr<EmbeddedKubeApi> unused_;
+  std::unique_ptr<ScriptedApi> api_;
+  std::unique_ptr<Informer<Value>> informer_;
+};
+
+TEST_F(ReflectorTest, InitialEventsFillTheCacheAndTheSameStreamGoesOn) {
+  api_->watches.push_back({WatchBatch{{Added("a", 3), Added("b", 1)}, 0, false}, WatchBatch{},
+                           WatchBatch{{Event(EventType::kDeleted, "b", 4)}, 5, true},
+                           WatchBatch{{Added("c", 6)}, 6, false}, WatchBatch{{}, 9, false}});
+  informer_->Step();
+  EXPECT_FALSE(informer_->synced());
+  EXPECT_EQ(Names(), "") << "nothing is shown before all of it is there";
+  informer_->Step();
+  EXPECT_TRUE(informer_->synced());
+  EXPECT_EQ(Names(), "ac");
+  EXPECT_EQ(informer_->resource_version(), 9U) << "a bookmark moves the version";
+  EXPECT_EQ(Asked(), "initial ");
+}
+
+TEST_F(ReflectorTest, RefusedInitialEventsFallBackToAListForGood) {
+  api_->watches.push_back({InvalidArgument("sendInitialEvents: forbidden")});
+  api_->lists.emplace_back(ListOf({Added("a", 1)}, 7));
+  api_->watches.push_back({Status(StatusCode::kOutOfRange, "too old")});
+  api_->lists.emplace_back(ListOf({Added("b", 8)}, 9));
+  informer_->Step();
+  // One that fell behind for the first time lists again at once; a cache will do.
+  EXPECT_EQ(Asked(), "initial list watch>7 list>=7 watch>9 ");
+  EXPECT_EQ(Names(), "b");
+}
+
+TEST_F(ReflectorTest, InitialEventsCutOffLeaveWhatWasKnown) {
+  api_->watches.push_back({WatchBatch{{Added("a", 1), Added("b", 2)}, 2, true},
+                           Status(StatusCode::kOutOfRange, "old")});
+  api_->watches.push_back({WatchBatch{{Added("a", 1)}, 0, false}, Unavailable("reset")});
+  informer_->Step();
+  EXPECT_EQ(Names(), "ab");
+  EXPECT_TRUE(informer_->NextDue().has_value());
+  api_->watches.push_back({WatchBatch{{Added("b", 2)}, 3, true}});
+  clock_.Advance(seconds(4));
+  informer_->Step();
+  EXPECT_EQ(Names(), "b");
+}
+
+TEST_F(ReflectorTest, WatchThatEndsInGoodOrderIsOpenedAgainWithoutAList) {
+  const Status ended(StatusCode::kCancelled, "ended");
+  api_->watches.push_back(
+      {WatchBatch{{Added("a", 1)}, 1, true}, WatchBatch{{Added("b", 2)}, 2, false}, ended});
+  api_->watches.push_back({ended});
+  api_->watches.push_back({WatchBatch{{Added("c", 6)}, 6, false}, ended});
+  informer_->Step();
+  EXPECT_EQ(Asked(), "initial watch>2 ");
+  ASSERT_TRUE(informer_->NextDue().has_value()) << "one that ends at once is not hammered";
+  clock_.Advance(seconds(2));
+  informer_->Step();
+  EXPECT_EQ(Asked(), "watch>2 watch>6 ");
+  EXPECT_EQ(informer_->counters().lists, 1U);
+}
+
+TEST_F(ReflectorTest, LaggingReplicaIsWaitedForAndThenTheStoreAsked) {
+  api_->watches.push_back({Unimplemented("no initial events")});
+  api_->lists.emplace_back(ListOf({Added("a", 5)}, 5));
+  api_->watches.push_back({TooLarge()});
+  informer_->Step();
+  EXPECT_EQ(Asked(), "initial list watch>5 ");
+  api_->lists.emplace_back(ListOf({Added("b", 6)}, 6));
+  clock_.Advance(seconds(2));
+  informer_->Step();
+  EXPECT_EQ(Asked(), "list watch>6 ");
+  EXPECT_EQ(Names(), "b");
+}
+
+TEST_F(ReflectorTest, StoreRestoredToAnOlderStateIsTakenWhenItSaysSoTwice) {
+  api_->watches.push_back({Unimplemented("no initial events")});
+  api_->lists.emplace_back(ListOf({Added("a", 50)}, 50));
+  api_->watches.push_back({TooLarge()});
+  informer_->Step();
+  api_->lists.emplace_back(ListOf({Added("b", 7)}, 7));
+  clock_.Advance(seconds(4));
+  informer_->Step();
+  EXPECT_EQ(Names(), "a") << "one answer from the past is no proof";
+  api_->lists.emplace_back(ListOf({Added("b", 7)}, 7));
+  clock_.Advance(seconds(60));
+  informer_->Step();
+  EXPECT_EQ(Names(), "b");
+  EXPECT_EQ(informer_->resource_version(), 7U);
+}
+
+TEST_F(ReflectorTest, WaitsAsLongAsTheApiAsks) {
+  auto detail = std::make_shared<ApiDetail>();
+  detail->retry_after = seconds(20);
+  api_->watches.push_back({Status(StatusCode::kUnavailable, "too many requests", detail)});
+  informer_->Step();
+  ASSERT_TRUE(informer_->NextDue().has_value());
+  EXPECT_GE(*informer_->NextDue() - clock_.Now(), seconds(20));
 }
 
 }  // namespace
