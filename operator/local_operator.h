@@ -1,7 +1,7 @@
 #pragma once
 
 // LocalOperator: the whole operator of a local fabric in one object: embedded API, its HTTPS
-// server, leadership, control loop, agent streams, metrics. main.cc wraps it in a process.
+// server, and the OperatorRuntime over it. main.cc wraps it in a process.
 //
 // State directory: api/ (flock), kubeconfig and operator.json (0600, written when all of it runs;
 // operator.json goes away on a clean stop). The destructor stops in reverse order and releases the

@@ -80,7 +80,7 @@ ControlLoop::ControlLoop(const Environment& environment, Options options)
   nodes_ =
       std::make_unique<kube::Informer<NodeFacts>>(api, clock, reflect(Kind::kNode, ""), DecodeNode);
   pods_ = std::make_unique<kube::Informer<AgentPodFacts>>(
-      api, clock, reflect(Kind::kPod, kAgentNamespace), DecodeAgentPod);
+      api, clock, reflect(Kind::kPod, options_.agent_namespace), DecodeAgentPod);
   pools_->AddHandler([this](const ObjectName& name, const auto& /*before*/, const auto& /*after*/) {
     queue_->Add(KeyOf(name), kSpecPriority);
   });
@@ -95,8 +95,9 @@ ControlLoop::ControlLoop(const Environment& environment, Options options)
   pods_->AddHandler([this](const ObjectName& /*name*/, const auto& before, const auto& after) {
     if (before == nullptr || after == nullptr || !(*before == *after)) pods_changed_ = true;
   });
+  fenced_ = std::make_unique<kube::FencedKube>(api, *environment_.elector);
   reconciler_ = std::make_unique<PoolReconciler>(
-      api, PoolReconciler::Caches{pools_.get(), maps_.get(), nodes_.get()}, *registry_, clock,
+      *fenced_, PoolReconciler::Caches{pools_.get(), maps_.get(), nodes_.get()}, *registry_, clock,
       options_.reconciler);
 }
 

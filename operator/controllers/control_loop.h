@@ -22,6 +22,7 @@
 #include "operator/controllers/agent_registry.h"
 #include "operator/controllers/pool_reconciler.h"
 #include "operator/kube/elector.h"
+#include "operator/kube/fenced_kube.h"
 #include "operator/kube/informer.h"
 #include "operator/kube/kube_api.h"
 #include "operator/kube/work_queue.h"
@@ -33,6 +34,7 @@ class ControlLoop {
   struct Options {
     AgentRegistry::Options registry{};
     PoolReconciler::Options reconciler{};
+    std::string agent_namespace = kAgentNamespace;  // where the agents' pods are
     std::chrono::milliseconds tick{250};   // each pool is looked at this often
     std::chrono::milliseconds gather{10};  // reports that come together cause one look
   };
@@ -89,6 +91,7 @@ class ControlLoop {
   std::unique_ptr<kube::Informer<ShardMapObject>> maps_;
   std::unique_ptr<kube::Informer<NodeFacts>> nodes_;
   std::unique_ptr<kube::Informer<AgentPodFacts>> pods_;
+  std::unique_ptr<kube::FencedKube> fenced_;  // what reconcilers write through
   std::unique_ptr<PoolReconciler> reconciler_;
   std::optional<std::uint64_t> term_;
   std::string lease_uid_;  // of term_

@@ -6,10 +6,12 @@
 
 #include "operator/kube/api_error.h"
 #include "operator/kube/embedded_kube_api.h"
+#include "operator/kube/fenced_kube.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/test_seed.h"
 #include "tests/operator/forwarding_kube.h"
+#include "tests/operator/test_objects.h"
 
 namespace kvfabric::kube {
 namespace {
@@ -119,6 +121,27 @@ TEST_F(ElectorTest, SecondTakesOverOnlyAfterTheLeaseDuration) {
   b.Step();
   EXPECT_TRUE(b.leading());
   EXPECT_EQ(b.term(), 2U);
+}
+
+TEST_F(ElectorTest, NothingIsWrittenThroughTheFenceAfterTheLeadership) {
+  Elector elector(*api_, clock_, OptionsOf("a"));
+  FencedKube fenced(*api_, elector);
+  const std::string json = ConfigMapJson("x", "1");
+  EXPECT_EQ(fenced.Create(Kind::kConfigMap, json).status().code(), StatusCode::kAborted);
+  elector.Step();
+  ASSERT_TRUE(fenced.Create(Kind::kConfigMap, json).ok());
+  clock_.Advance(seconds(5));  // the renew deadline, and no Step noticed
+  const std::uint64_t writes = api_->writes(Kind::kConfigMap);
+  EXPECT_FALSE(fenced.Create(Kind::kConfigMap, ConfigMapJson("y", "1")).ok());
+  EXPECT_FALSE(fenced.Update(Kind::kConfigMap, ConfigMapJson("x", "2")).ok());
+  EXPECT_FALSE(fenced.UpdateStatus(Kind::kNode, NodeJson("n")).ok());
+  EXPECT_FALSE(fenced.Apply(Kind::kConfigMap, json, {.field_manager = "m"}).ok());
+  EXPECT_FALSE(
+      fenced.Patch(Kind::kConfigMap, {"default", "x"}, PatchType::kMerge, "{}", false).ok());
+  EXPECT_FALSE(fenced.Delete(Kind::kConfigMap, {"default", "x"}, {}).ok());
+  EXPECT_EQ(api_->writes(Kind::kConfigMap), writes);
+  EXPECT_TRUE(fenced.Get(Kind::kConfigMap, {"default", "x"}).ok());
+  EXPECT_EQ(fenced.List(Kind::kConfigMap, "")->items.size(), 1U);
 }
 
 TEST_F(ElectorTest, RenewalKeepsTheTerm) {
