@@ -88,13 +88,6 @@ void FindLosses(const ShardMap& stored, const ShardMap& next, MapChange* change)
 
 }  // namespace
 
-void MapPlanner::StartTerm() {
-  shares_.clear();
-  unbalanced_ = false;
-  remaining_ = 0;
-  last_change_.reset();
-}
-
 bool MapPlanner::SharesMoved(const std::vector<TrackedMember>& members) const {
   return std::any_of(members.begin(), members.end(), [&](const TrackedMember& tracked) {
     if (tracked.plan.member.state != MemberState::kJoining) return false;

@@ -5,7 +5,7 @@
 // move for balance; or an agent knows a higher epoch. Nothing else makes one, so a restart of the
 // operator moves nothing.
 //
-// One per pool, on the control loop's thread. No I/O; remembers only the pace of moves.
+// One per pool and term, on the control loop's thread. No I/O; remembers only the pace of moves.
 
 #include <chrono>
 #include <cstdint>
@@ -52,8 +52,6 @@ class MapPlanner {
 
   // Nullopt: the stored map stands.
   Result<std::optional<MapChange>> Next(const Input& input);
-  // A stored map may be out of balance: look once. (A new leader does not know.)
-  void StartTerm();
   std::uint32_t remaining() const { return remaining_; }
 
  private:
@@ -63,7 +61,8 @@ class MapPlanner {
 
   const Options options_;
   std::map<std::string, std::uint32_t> shares_;  // permille planned last, of joining members
-  bool unbalanced_ = false;
+  // A new leader does not know whether its predecessor was done: it looks once.
+  bool unbalanced_ = true;
   std::uint32_t remaining_ = 0;
   std::optional<Clock::TimePoint> last_change_;
 };

@@ -63,13 +63,6 @@ milliseconds ElapsedOf(const ShardMap& map, const std::string& node, millisecond
 
 }  // namespace
 
-void MemberTracker::StartTerm() {
-  joins_.clear();
-  first_candidate_.reset();
-  last_newcomer_.reset();
-  candidates_ = 0;
-}
-
 MemberState MemberTracker::NextState(const Pool& pool, const ShardMap& stored, MemberIndex index,
                                      const World& world) {
   const Member& member = stored.members[index];

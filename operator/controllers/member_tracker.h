@@ -2,7 +2,7 @@
 
 // MemberTracker: the states of one pool's members, from what is known of nodes and agents. Level-
 // based: it looks at the stored map and at the world, and keeps in memory only when members began
-// to join.
+// to join. One per pool and term.
 //
 // On the control loop's thread. No I/O; that a Node is really gone is asked through a function.
 
@@ -62,7 +62,6 @@ class MemberTracker {
   bool MayBegin(const Pool& pool, const std::vector<TrackedMember>& members, const World& world);
   // Agents that should become members: pods on nodes that fit.
   static std::uint32_t CountDesired(const PoolSpec& spec, const World& world);
-  void StartTerm();
 
  private:
   struct Join {

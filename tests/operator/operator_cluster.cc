@@ -21,22 +21,26 @@ void OperatorCluster::StartOperator() {
   auto opened = kube::EmbeddedKubeApi::Open(std::move(options));
   KVF_CHECK(opened.ok(), "cannot open the embedded api");
   api_ = std::move(opened).value();
+  faults.dead = false;
+  script_ = std::make_unique<FaultScript>(*api_, faults, seed_);
   kube::Elector::Options election;
   election.lease = {kAgentNamespace, "kvfabric-operator"};
   election.identity = "operator-" + std::to_string(++starts_);
   election.previous_holder_is_gone = true;
-  elector_ = std::make_unique<kube::Elector>(*api_, clock, election);
+  elector_ = std::make_unique<kube::Elector>(*script_, clock, election);
   ControlLoop::Options loop;
   loop.registry.operator_id = election.identity;
   loop.registry.heartbeat = kBeat;
   metrics_ = std::make_unique<MetricsRegistry>();
   loop_ = std::make_unique<ControlLoop>(
-      ControlLoop::Environment{api_.get(), &dialer, elector_.get(), &clock, metrics_.get()}, loop);
+      ControlLoop::Environment{script_.get(), &dialer, elector_.get(), &clock, metrics_.get()},
+      loop);
 }
 
 void OperatorCluster::KillOperator() {
   loop_.reset();
   elector_.reset();
+  script_.reset();
   api_.reset();
 }
 

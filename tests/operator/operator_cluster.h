@@ -19,7 +19,9 @@
 #include "operator/specs/crd_schema.h"
 #include "tests/fakes/fake_clock.h"
 #include "tests/fakes/temp_dir.h"
+#include "tests/fakes/test_seed.h"
 #include "tests/operator/fake_agents.h"
+#include "tests/operator/fault_script.h"
 
 namespace kvfabric {
 
@@ -32,6 +34,7 @@ class OperatorCluster {
   FakeClock clock;
   FakeDialer dialer;
   std::function<Status(const char*)> fault;  // of the store; empty = none
+  Faults faults;                             // of the API as the operator sees it
 
   void StartOperator();
   void KillOperator();  // kill -9: nothing is released
@@ -80,9 +83,11 @@ class OperatorCluster {
   std::uint16_t next_port_ = 20001;
   bool tolerant_ = false;
   int starts_ = 0;
+  const std::uint64_t seed_ = TestSeed();
   std::chrono::milliseconds elapsed_{0};
   std::unique_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<kube::EmbeddedKubeApi> api_;
+  std::unique_ptr<FaultScript> script_;
   std::unique_ptr<kube::Elector> elector_;
   std::unique_ptr<ControlLoop> loop_;
 };
