@@ -22,6 +22,9 @@ namespace {
 constexpr std::size_t kMaxValues = 100'000;
 // YAML readers take no longer key without a `?` before it; the standard says 1024 characters.
 constexpr std::size_t kMaxKeyBytes = 512;
+// Before it writes a text plain, the emitter tries each place of it against what would end it: half
+// of the time a shard map takes to be stored.
+constexpr std::size_t kLongestPlain = 1024;
 constexpr std::size_t kMaxDocuments = 1'000;
 
 bool IsOneOf(std::string_view text, std::initializer_list<std::string_view> words) {
@@ -246,7 +249,8 @@ void Emit(YAML::Emitter& out, const Json& value) {
       // The emitter writes a carriage return as it is, and its reader takes it for a line's end.
       const bool control = std::any_of(text.begin(), text.end(),
                                        [](char c) { return static_cast<unsigned char>(c) < 0x20; });
-      if (control || !PlainScalar(text).is_string()) out << YAML::DoubleQuoted;
+      const bool quoted = control || text.size() > kLongestPlain || !PlainScalar(text).is_string();
+      if (quoted) out << YAML::DoubleQuoted;
       out << text;
       return;
     }
