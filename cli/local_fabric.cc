@@ -15,7 +15,8 @@
 #include "cli/terminal.h"
 #include "common/clock.h"
 #include "common/unique_fd.h"
-#include "operator/kube/remote_kube.h"
+#include "operator/kube/http_kube.h"
+#include "operator/kube/kubeconfig.h"
 #include "operator/specs/cluster_objects.h"
 
 namespace kvfabric::cli {
@@ -23,6 +24,8 @@ namespace {
 
 constexpr std::chrono::seconds kStartBudget{60};
 constexpr std::chrono::milliseconds kPollEvery{20};
+constexpr std::chrono::seconds kConnectBudget{2};
+constexpr std::chrono::seconds kCallBudget{10};  // a person waits
 
 // Polls `ready` until it is true, the process is gone, or the budget is over.
 template <typename Ready>
@@ -126,8 +129,13 @@ Result<std::unique_ptr<kube::KubeClient>> ConnectApi(const FabricDirectory& dire
   if (!there.ok())
     return Unavailable("operator: no " + directory.kubeconfig().string() +
                        ": start it with kvctl up --dir " + directory.root().string());
-  KVF_ASSIGN_OR_RETURN(std::unique_ptr<kube::RemoteKube> api,
-                       kube::RemoteKube::FromKubeconfig(directory.kubeconfig()));
+  kube::HttpKube::Options options;
+  KVF_ASSIGN_OR_RETURN(options.target, kube::LoadKubeconfig({directory.kubeconfig()}));
+  options.user_agent = "kvctl/" KVF_VERSION;
+  options.connect_timeout = kConnectBudget;
+  options.call_timeout = kCallBudget;
+  KVF_ASSIGN_OR_RETURN(std::unique_ptr<kube::HttpKube> api,
+                       kube::HttpKube::Create(std::move(options)));
   if (const Status answers = api->Ping(); !answers.ok())
     return Unavailable("operator: does not answer (" + answers.message() +
                        "): start it again with kvctl up --dir " + directory.root().string());

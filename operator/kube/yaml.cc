@@ -107,6 +107,7 @@ Json TypedScalar(const YAML::Mark& mark, const std::string& tag, const std::stri
 // the parser itself does; YamlToJson catches both.
 class Builder final : public YAML::EventHandler {
  public:
+  explicit Builder(YamlScalars scalars) : scalars_(scalars) {}
   const Json& root() const { return root_; }
   int start() const { return start_; }
 
@@ -130,7 +131,8 @@ class Builder final : public YAML::EventHandler {
       map.key = text;
       Count(mark, {1, text.size()});
     } else {
-      Add(mark, TypedScalar(mark, tag, text), {1, text.size()}, anchor);
+      const bool plain = scalars_ == YamlScalars::kStrings && (tag == "?" || tag.empty());
+      Add(mark, plain ? Json(text) : TypedScalar(mark, tag, text), {1, text.size()}, anchor);
     }
   }
   void OnSequenceStart(const YAML::Mark& mark, const std::string& /*tag*/, YAML::anchor_t anchor,
@@ -209,6 +211,7 @@ class Builder final : public YAML::EventHandler {
     Attach(std::move(frame.value));
   }
 
+  const YamlScalars scalars_;
   Json root_;
   int start_ = -1;
   Size total_;
@@ -265,7 +268,7 @@ void Emit(YAML::Emitter& out, const Json& value) {
 
 }  // namespace
 
-Result<std::vector<std::string>> YamlToJson(std::string_view yaml) {
+Result<std::vector<std::string>> YamlToJson(std::string_view yaml, YamlScalars scalars) {
   if (yaml.size() > kMaxObjectBytes) {
     return InvalidArgument("yaml: read: too long (" + std::to_string(yaml.size()) +
                            " bytes, limit " + std::to_string(kMaxObjectBytes) + ")");
@@ -276,7 +279,7 @@ Result<std::vector<std::string>> YamlToJson(std::string_view yaml) {
     YAML::Parser parser(stream);
     int last = -1;
     for (std::size_t documents = 0;; ++documents) {
-      Builder builder;
+      Builder builder(scalars);
       if (!parser.HandleNextDocument(builder)) break;
       // On some garbage the parser gives empty documents at one place for ever.
       if (builder.start() <= last || documents >= kMaxDocuments) {

@@ -6,8 +6,9 @@
 #include "operator/kube/api_error.h"
 #include "operator/kube/embedded_api_server.h"
 #include "operator/kube/embedded_kube_api.h"
-#include "operator/kube/remote_kube.h"
+#include "operator/kube/http_kube.h"
 #include "tests/fakes/temp_dir.h"
+#include "tests/operator/local_client.h"
 #include "tests/operator/test_objects.h"
 
 namespace kvfabric::kube {
@@ -24,14 +25,12 @@ class KubeHttpTest : public ::testing::Test {
     server_ = std::move(EmbeddedApiServer::Start(*api_, server)).value();
     client_ = Client(server_->Kubeconfig());
   }
-  std::unique_ptr<RemoteKube> Client(const std::string& kubeconfig) {
+  std::unique_ptr<HttpKube> Client(const std::string& kubeconfig) {
     const auto path = dir_.path() / "kubeconfig";
     std::ofstream(path) << kubeconfig;
-    auto client = RemoteKube::FromKubeconfig(path);
-    EXPECT_TRUE(client.ok()) << client.status().ToString();
-    return client.ok() ? std::move(client).value() : nullptr;
+    return LocalClient(path);
   }
-  std::unique_ptr<RemoteKube> ClientWithToken(const std::string& token) {
+  std::unique_ptr<HttpKube> ClientWithToken(const std::string& token) {
     std::string text = server_->Kubeconfig();
     text.replace(text.find("admin-token"), 11, token);
     return Client(text);
@@ -40,7 +39,7 @@ class KubeHttpTest : public ::testing::Test {
   TempDir dir_;
   std::unique_ptr<EmbeddedKubeApi> api_;
   std::unique_ptr<EmbeddedApiServer> server_;
-  std::unique_ptr<RemoteKube> client_;
+  std::unique_ptr<HttpKube> client_;
 };
 
 TEST_F(KubeHttpTest, DoesWhatTheEmbeddedApiDoes) {
@@ -99,10 +98,10 @@ TEST_F(KubeHttpTest, PortInUseIsRefused) {
 }
 
 TEST_F(KubeHttpTest, StrangerToTheCertificateIsNotTalkedTo) {
-  RemoteKube::Options options;
-  options.server = "https://127.0.0.1:" + std::to_string(server_->port());
-  options.token = "admin-token";
-  auto client = std::move(RemoteKube::Create(options)).value();
+  HttpKube::Options options;
+  options.target.server = "https://127.0.0.1:" + std::to_string(server_->port());
+  options.target.credentials.token = "admin-token";
+  auto client = std::move(HttpKube::Create(options)).value();
   EXPECT_EQ(client->Ping().code(), StatusCode::kUnavailable);
 }
 

@@ -10,12 +10,12 @@
 #include <thread>
 
 #include "operator/kube/api_error.h"
-#include "operator/kube/remote_kube.h"
 #include "operator/kube/token_file.h"
 #include "operator/kube/yaml.h"
 #include "operator/specs/pool_spec.h"
 #include "tests/fakes/temp_dir.h"
 #include "tests/fakes/test_seed.h"
+#include "tests/operator/local_client.h"
 
 namespace kvfabric {
 namespace {
@@ -40,11 +40,7 @@ class LocalOperatorTest : public ::testing::Test {
     text << in.rdbuf();
     return text.str();
   }
-  std::unique_ptr<kube::RemoteKube> Client() {
-    auto client = kube::RemoteKube::FromKubeconfig(dir_.path() / "kubeconfig");
-    EXPECT_TRUE(client.ok()) << client.status().ToString();
-    return std::move(client).value();
-  }
+  std::unique_ptr<kube::HttpKube> Client() { return kube::LocalClient(dir_.path() / "kubeconfig"); }
   static std::string PoolJson(const std::string& extra = "") {
     return *&kube::YamlToJson(
                  "apiVersion: kvfabric.io/v1alpha1\nkind: KVCachePool\n"
