@@ -4,16 +4,23 @@
 #include <optional>
 #include <utility>
 
+#include "operator/kube/object.h"
+
 namespace kvfabric {
 namespace {
 
 constexpr std::string_view kHelp =
     R"help(kvfabric-operator: keeps the pools of a fabric true.
 
-Usage: kvfabric-operator --state-dir DIR [flags]
+Usage: kvfabric-operator --state-dir DIR [flags]       of a local fabric
+       kvfabric-operator --in-cluster --tokens FILE [flags]       of a cluster, as a pod of it
+       kvfabric-operator --kubeconfig FILE --tokens FILE [flags]  of a cluster, from outside
 
   --state-dir DIR          holds api/ (the pools and maps as YAML), kubeconfig and operator.json;
                            made when absent, owned by one operator at a time
+  --in-cluster             uses the pod's service account
+  --kubeconfig FILE        uses its current context
+  --namespace NAME         of the Lease and the agents' pods; default kvfabric-system
   --tokens FILE            lines `tenant token`, mode 0600; default DIR/tokens
   --listen 127.0.0.1:0     address of the Kubernetes API it serves; loopback, port 0 = any
   --metrics-listen HOST:0  address of /metrics, /livez and /readyz; default 127.0.0.1:0
@@ -54,7 +61,7 @@ class Parser {
       TakeValue(name, value);
     }
     if (flags_.help || flags_.version) return flags_;
-    if (flags_.state_dir.empty()) Fault("--state-dir", "absent: required; name a directory");
+    CheckMode();
     if (!faults_.empty()) {
       return InvalidArgument("command line:" + faults_ + "\n  (--help shows an example)");
     }
@@ -66,16 +73,35 @@ class Parser {
   bool TakeSwitch(const std::string& name) {
     if (name == "--help" || name == "-h") flags_.help = true;
     if (name == "--version") flags_.version = true;
-    return name == "--help" || name == "-h" || name == "--version";
+    if (name == "--in-cluster") flags_.in_cluster = true;
+    return name == "--help" || name == "-h" || name == "--version" || name == "--in-cluster";
+  }
+
+  void CheckMode() {
+    const int modes = (flags_.state_dir.empty() ? 0 : 1) + (flags_.kubeconfig.empty() ? 0 : 1) +
+                      (flags_.in_cluster ? 1 : 0);
+    if (modes != 1) {
+      Fault("--state-dir", modes == 0 ? "absent: give it, --in-cluster or --kubeconfig"
+                                      : "give only one of it, --in-cluster and --kubeconfig");
+    }
+    if (flags_.state_dir.empty() && flags_.tokens.empty()) {
+      Fault("--tokens", "absent: required in a cluster; name the file with the line for admin");
+    }
+    if (!kube::IsDnsLabel(flags_.ns)) {
+      Fault("--namespace", "\"" + flags_.ns + "\": must be the name of a namespace");
+    }
   }
 
   void TakeValue(const std::string& name, const std::optional<std::string>& value) {
     const bool known = name == "--state-dir" || name == "--tokens" || name == "--listen" ||
-                       name == "--metrics-listen" || name == "--log-level";
+                       name == "--metrics-listen" || name == "--log-level" ||
+                       name == "--kubeconfig" || name == "--namespace";
     if (!known) return Fault(name, "unknown flag");
     if (!value.has_value() || value->empty()) return Fault(name, "needs a value");
     if (name == "--state-dir") flags_.state_dir = *value;
     if (name == "--tokens") flags_.tokens = *value;
+    if (name == "--kubeconfig") flags_.kubeconfig = *value;
+    if (name == "--namespace") flags_.ns = *value;
     if (name == "--log-level" && !ParseLogLevel(*value, &flags_.log_level)) {
       Fault(name, "\"" + *value + "\": must be debug, info, warn or error");
     }

@@ -41,7 +41,7 @@ def main() -> int:
         if not page.exists():
             continue
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
-        for target, _ in LINK.findall(text):
+        for target, _ in LINK.findall(re.sub(r"`[^`\n]*`", "", text)):
             if re.match(r"[a-z]+:", target):
                 continue
             seen += 1

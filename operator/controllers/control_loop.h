@@ -35,8 +35,8 @@ class ControlLoop {
     AgentRegistry::Options registry{};
     PoolReconciler::Options reconciler{};
     std::string agent_namespace = kAgentNamespace;  // where the agents' pods are
-    std::chrono::milliseconds tick{250};   // each pool is looked at this often
-    std::chrono::milliseconds gather{10};  // reports that come together cause one look
+    std::chrono::milliseconds tick{250};            // each pool is looked at this often
+    std::chrono::milliseconds gather{10};           // reports that come together cause one look
   };
   struct Environment {
     kube::KubeApi* api = nullptr;

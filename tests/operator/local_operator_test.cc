@@ -183,6 +183,14 @@ TEST(OperatorFlags, NamesEveryFault) {
         "--log-level: \"loud\"", "--metrics-listen: \"9090\"", "--tokens: needs a value"}) {
     EXPECT_NE(flags.status().message().find(part), std::string::npos) << part;
   }
+  EXPECT_FALSE(ParseOperatorFlags({"--in-cluster"}).ok()) << "who may speak to the agents?";
+  EXPECT_FALSE(ParseOperatorFlags({"--in-cluster", "--tokens", "/t", "--state-dir", "/d"}).ok());
+  EXPECT_FALSE(ParseOperatorFlags({"--in-cluster", "--tokens", "/t", "--namespace", "A/b"}).ok());
+  const auto cluster =
+      ParseOperatorFlags({"--kubeconfig", "/k", "--tokens=/t", "--namespace", "x"});
+  ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
+  EXPECT_EQ(cluster->kubeconfig, "/k");
+  EXPECT_EQ(cluster->ns, "x");
   EXPECT_TRUE(ParseOperatorFlags({"--help"})->help);
   EXPECT_NE(OperatorHelp().find("Example:"), std::string_view::npos);
 }
