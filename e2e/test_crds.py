@@ -21,9 +21,10 @@ MAPS = f"{GROUP}/namespaces/team-a/kvcacheshardmaps"
 STRICT = "fieldValidation=Strict"
 METADATA = "metadata: {name: main, namespace: team-a}"
 
-# How the server puts the value a rule is about before the text of the rule.
-SHOWN_VALUE = re.compile(r"\A(?:Invalid value: (?:\"(?:[^\"\\]|\\.)*\"|[^:\"]*)|Forbidden|"
-                         r"Required value): ")
+# What the server puts before the text of a rule: the value, or only its type, and, where the rule
+# could not be worked out (a duration that overflows), why.
+SHOWN_VALUE = re.compile(r"\AInvalid value: (?:\"(?:[^\"\\]|\\.)*\"|[^:\"]*): "
+                         r"(?:.* evaluating rule: )?")
 
 
 def fast(method):
@@ -246,7 +247,7 @@ class Schema(unittest.TestCase):
         # <nil> says that rules were not asked, as there was a fault of the schema.
         self.assertEqual({field for field, _ in reply.causes}, {"status.epoch", "<nil>"})
         reply = self.admin.merge(path, {"status": {"epoh": 7}})
-        self.assertEqual(reply.code, 400, reply.message)
+        self.assertFalse(reply.ok)
         self.assertIn('unknown field "status.epoh"', reply.message)
 
     @fast

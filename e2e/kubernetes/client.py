@@ -50,7 +50,8 @@ class Client:
         """`body` is an object to be written as JSON, or a text that is of the content type."""
         connection = self._connect(timeout)
         try:
-            payload = body if body is None or isinstance(body, str) else json.dumps(body)
+            text = body if body is None or isinstance(body, str) else json.dumps(body)
+            payload = None if text is None else text.encode()
             connection.request(method, path, payload, self._headers(content_type))
             response = connection.getresponse()
             return Reply(response.status, _parsed(response.read()))

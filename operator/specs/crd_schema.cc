@@ -66,7 +66,7 @@ Result<std::string> CrdSchema::Check(std::string_view json, const std::string* o
   if (old_json != nullptr) {
     KVF_ASSIGN_OR_RETURN(old, kube::ParseJson(*old_json));
   }
-  FillDefaults(*root_, value);
+  Normalize(*root_, value);
   CheckValue(*root_, value, old_json == nullptr ? nullptr : &old, faults);
   return kube::DumpJson(value);
 }

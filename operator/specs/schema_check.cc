@@ -1,6 +1,7 @@
 #include "operator/specs/schema_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -14,6 +15,7 @@ using kube::Find;
 using kube::Json;
 
 constexpr std::size_t kShownBytes = 64;
+constexpr double kExactDouble = 9007199254740992.0;  // 2^53: up to here every whole number has one
 
 std::string Shown(const Json& value) {
   std::string text = kube::DumpJson(value);
@@ -125,7 +127,13 @@ std::string Suggestion(const SchemaNode& node) {
   return "\"64Gi\"";
 }
 
-// Walks value and schema together. `path` is kept as one text and cut back.
+// The schema's lengths are in characters, of which UTF-8 starts each with a byte of its own kind.
+std::size_t Characters(const std::string& text) {
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) >> 6U) != 2; }));
+}
+
+// Walks value and schema together. Paths are kept as one text each and cut back.
 class Checker {
  public:
   explicit Checker(std::vector<Cause>* faults) : faults_(faults) {}
@@ -157,10 +165,17 @@ class Checker {
 
   bool CheckChild(const SchemaNode& node, const Json& value, const Json* old,
                   const std::string& step) {
+    return CheckChild(node, value, old, step, step);
+  }
+  bool CheckChild(const SchemaNode& node, const Json& value, const Json* old,
+                  const std::string& step, const std::string& rule_step) {
     const std::size_t length = path_.size();
+    const std::size_t rule_length = rule_path_.size();
     path_ += path_.empty() && step.front() == '.' ? step.substr(1) : step;
+    rule_path_ += rule_path_.empty() && rule_step.front() == '.' ? rule_step.substr(1) : rule_step;
     const bool valid = Check(node, value, old);
     path_.resize(length);
+    rule_path_.resize(rule_length);
     return valid;
   }
 
@@ -186,7 +201,8 @@ class Checker {
       if (it != node.properties.end()) {
         valid = CheckChild(*it->second, member, old_member, "." + name) && valid;
       } else if (node.additional != nullptr) {
-        valid = CheckChild(*node.additional, member, old_member, "." + name) && valid;
+        valid =
+            CheckChild(*node.additional, member, old_member, "." + name, "[" + name + "]") && valid;
       } else {
         UnknownField(node, name);
         valid = false;
@@ -273,13 +289,14 @@ class Checker {
 
   bool CheckText(const SchemaNode& node, const Json& value) {
     const auto& text = value.get_ref<const std::string&>();
-    if (node.min_length.has_value() && text.size() < *node.min_length) {
+    const std::size_t length = Characters(text);
+    if (node.min_length.has_value() && length < *node.min_length) {
       Fault(value, "must have at least " + std::to_string(*node.min_length) +
                        " characters; write " + Suggestion(node) + " instead");
       return false;
     }
-    if (node.max_length.has_value() && text.size() > *node.max_length) {
-      Fault(value, std::to_string(text.size()) + " characters: must be at most " +
+    if (node.max_length.has_value() && length > *node.max_length) {
+      Fault(value, std::to_string(length) + " characters: must be at most " +
                        std::to_string(*node.max_length) + "; shorten it");
       return false;
     }
@@ -296,7 +313,7 @@ class Checker {
       if (rule.transition && old == nullptr) continue;
       if (rule.check(value, old)) continue;
       faults_->push_back(
-          {path_ + rule.field_path, ShownAt(value, rule.field_path) + ": " + rule.message});
+          {rule_path_ + rule.field_path, ShownAt(value, rule.field_path) + ": " + rule.message});
       valid = false;
     }
     return valid;
@@ -304,24 +321,43 @@ class Checker {
 
   std::vector<Cause>* faults_;
   std::string path_;
+  // As path_, but an API server writes a member of a map as [key] where a rule of it fails and as
+  // .key where its schema does.
+  std::string rule_path_;
 };
 
 }  // namespace
 
-void FillDefaults(const SchemaNode& node, Json& value) {
+void Normalize(const SchemaNode& node, Json& value) {
   if (value.is_object()) {
+    // null stands for absent: where there is a default it is filled in, else the field goes.
     for (const auto& [name, child] : node.properties) {
       const auto it = value.find(name);
-      // null stands for absent where there is a default, as the API server has it.
-      if ((it == value.end() || it->is_null()) && !child->default_json.empty()) {
+      if (it != value.end() && !it->is_null()) continue;
+      if (!child->default_json.empty()) {
         value[name] = Json::parse(child->default_json);
+      } else if (it != value.end()) {
+        value.erase(it);
       }
-      if (const auto now = value.find(name); now != value.end()) FillDefaults(*child, *now);
     }
-    if (node.additional == nullptr) return;
-    for (auto& member : value) FillDefaults(*node.additional, member);
+    for (auto it = value.begin(); it != value.end();) {
+      const auto known = node.properties.find(it.key());
+      const SchemaNode* child =
+          known != node.properties.end() ? known->second.get() : node.additional.get();
+      if (child != nullptr && it->is_null()) {
+        it = value.erase(it);
+        continue;
+      }
+      if (child != nullptr) Normalize(*child, *it);
+      ++it;
+    }
   } else if (value.is_array() && node.items != nullptr) {
-    for (Json& item : value) FillDefaults(*node.items, item);
+    for (Json& item : value) Normalize(*node.items, item);
+  } else if (value.is_number_float() && node.type == SchemaType::kInteger) {
+    const double number = value.get<double>();
+    if (number == std::floor(number) && std::abs(number) <= kExactDouble) {
+      value = static_cast<std::int64_t>(number);
+    }
   }
 }
 

@@ -1,13 +1,15 @@
-// The table in api/crd/cases, which part 2 runs unchanged on a real API server.
+// The table in api/crd/cases, which e2e/test_crds.py runs unchanged on a real API server.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
+#include "operator/kube/json.h"
 #include "operator/kube/yaml.h"
 #include "operator/specs/crd_schema.h"
 
@@ -34,8 +36,9 @@ std::vector<std::filesystem::path> Cases(const char* kind) {
   return out;
 }
 
-// Checks every document as the one before it was stored; the faults of the last.
-std::vector<Cause> FaultsOfLast(const std::filesystem::path& path) {
+// Checks every document as the one before it was stored; the faults of the last, and what would be
+// stored of it.
+std::vector<Cause> FaultsOfLast(const std::filesystem::path& path, std::string* last = nullptr) {
   const auto documents = kube::YamlToJson(ReadAll(path));
   EXPECT_TRUE(documents.ok()) << path << ": " << documents.status().ToString();
   std::vector<Cause> faults;
@@ -48,6 +51,7 @@ std::vector<Cause> FaultsOfLast(const std::filesystem::path& path) {
     EXPECT_TRUE(checked.ok()) << path << ": " << checked.status().ToString();
     if (checked.ok()) stored = *checked;
   }
+  if (last != nullptr) *last = stored;
   return faults;
 }
 
@@ -83,6 +87,18 @@ TEST(CrdCases, GoodPoolsAreTaken) {
   EXPECT_GE(cases.size(), 7U);
   for (const auto& path : cases)
     EXPECT_EQ(Lines(FaultsOfLast(path)), std::set<std::string>()) << path;
+}
+
+TEST(CrdCases, GoodPoolsAreFilledInAsByAnApiServer) {
+  for (const auto& path : Cases("good")) {
+    std::string last;
+    FaultsOfLast(path, &last);
+    const auto expected =
+        kube::ParseJson(ReadAll("api/crd/cases/stored/" + path.stem().string() + ".json"));
+    ASSERT_TRUE(expected.ok()) << path << ": " << expected.status().ToString() << ": write "
+                               << kube::Json::parse(last)["spec"].dump(2);
+    EXPECT_EQ(kube::Json::parse(last)["spec"].dump(2), expected->dump(2)) << path;
+  }
 }
 
 TEST(CrdCases, BadPoolsAreRefusedWithEveryFault) {
