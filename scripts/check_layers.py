@@ -20,6 +20,7 @@ ALLOWED = {
     "trace": BASE,
     "transport": BASE,
     "http": BASE,
+    "api": BASE,
     "client": BASE | {"transport"},
     "agent/block": BASE,
     "agent/policy": BASE | {"agent/block"},
