@@ -202,19 +202,21 @@ Result<ObjectList> HttpKube::List(Kind kind, const std::string& ns) {
     ObjectList out;
     Status broken;
     while (broken.ok()) {
-      if (!signal->WaitUntil(deadline)) {
-        return DeadlineExceeded("api " + session_->options().target.server + ": list of " +
-                                std::string(TraitsOf(kind).plural) + ": not there in time");
-      }
       Result<ListBatch> batch = stream->Poll();
       if (!batch.ok()) {
         broken = batch.status();
         break;
       }
       std::move(batch->items.begin(), batch->items.end(), std::back_inserter(out.items));
-      if (!batch->done) continue;
-      out.resource_version = batch->resource_version;
-      return out;
+      if (batch->done) {
+        out.resource_version = batch->resource_version;
+        return out;
+      }
+      // What rang for these items may have been the end, too.
+      if (batch->items.empty() && !signal->WaitUntil(deadline)) {
+        return DeadlineExceeded("api " + session_->options().target.server + ": list of " +
+                                std::string(TraitsOf(kind).plural) + ": not there in time");
+      }
     }
     // Its pages expired: the next one comes whole.
     if (!IsGone(broken) || again) return broken;

@@ -144,17 +144,21 @@ void ListTask::Ended(const Status& status, HttpFault /*fault*/) {
 }
 
 Result<ListBatch> ListTask::Poll() {
-  MutexLock lock(mu_);
   ListBatch batch;
-  if (given_) return FailedPrecondition("list: it has ended");
-  if (items_.empty() && finished_.has_value()) return *finished_;
-  batch.items = std::exchange(items_, {});
-  Drained();
-  if (done_) {
-    batch.done = true;
-    batch.resource_version = version_;
-    given_ = true;
+  {
+    MutexLock lock(mu_);
+    if (given_) return FailedPrecondition("list: it has ended");
+    if (items_.empty() && finished_.has_value()) return *finished_;
+    batch.items = std::exchange(items_, {});
+    Drained();
+    if (done_) {
+      batch.done = true;
+      batch.resource_version = version_;
+      given_ = true;
+    }
+    if (!finished_.has_value()) return batch;
   }
+  Notify();  // the end is still to be polled, and has rung already
   return batch;
 }
 
@@ -257,15 +261,19 @@ void WatchTask::Ended(const Status& status, HttpFault fault) {
 }
 
 Result<WatchBatch> WatchTask::Poll() {
-  MutexLock lock(mu_);
-  const bool news = !events_.empty() || initial_done_ || version_ != given_version_;
-  if (!news && finished_.has_value()) return *finished_;
   WatchBatch batch;
-  batch.events = std::exchange(events_, {});
-  batch.resource_version = version_;
-  given_version_ = version_;
-  batch.initial_done = std::exchange(initial_done_, false);
-  Drained();
+  {
+    MutexLock lock(mu_);
+    const bool news = !events_.empty() || initial_done_ || version_ != given_version_;
+    if (!news && finished_.has_value()) return *finished_;
+    batch.events = std::exchange(events_, {});
+    batch.resource_version = version_;
+    given_version_ = version_;
+    batch.initial_done = std::exchange(initial_done_, false);
+    Drained();
+    if (!finished_.has_value()) return batch;
+  }
+  Notify();  // the end is still to be polled, and has rung already
   return batch;
 }
 

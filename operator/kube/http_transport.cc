@@ -442,10 +442,14 @@ void HttpTransport::Loop::Collect() {
     const Transfer& transfer = *it->second;
     HttpEnd end;
     end.fault = transfer.head_too_long ? HttpFault::kOther : FaultOf(code);
+    // libcurl takes the end of a connection for the end of a head.
+    const bool half_head = end.fault == HttpFault::kNone && transfer.head.code == 0;
+    if (half_head) end.fault = HttpFault::kBroken;
     if (end.fault != HttpFault::kNone) {
       std::string why =
           transfer.error[0] != '\0' ? transfer.error.data() : curl_easy_strerror(code);
       if (transfer.head_too_long) why = "the head of the answer is longer than 256 KiB";
+      if (half_head) why = "the answer ended inside its head";
       if (end.fault == HttpFault::kStopped) why = "ended by the reader";
       const StatusCode status = end.fault == HttpFault::kTooLate ? StatusCode::kDeadlineExceeded
                                                                  : StatusCode::kUnavailable;

@@ -89,10 +89,10 @@ class HttpListener {
 class HttpTransport {
  public:
   struct Options {
-    std::string server;           // https://host:port/prefix
-    std::string tls_server_name;  // in the certificate, when it is not the server's host
-    bool insecure = false;        // any certificate will do
-    std::string proxy;            // "" = as the environment says, for hosts that are not loopback
+    std::string server{};           // https://host:port/prefix
+    std::string tls_server_name{};  // in the certificate, when it is not the server's host
+    bool insecure = false;          // any certificate will do
+    std::string proxy{};            // "" = as the environment says, for hosts that are not loopback
     std::string user_agent = "kvfabric";
     std::chrono::milliseconds connect_timeout{5000};
     std::chrono::milliseconds dead_after{30'000};         // bytes that nobody acknowledged (TCP)
