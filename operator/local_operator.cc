@@ -56,6 +56,7 @@ Status LocalOperator::Parts::StartServer(const kube::Tokens& tokens) {
   server.table = [](kube::Kind kind, const kube::ObjectList& list) {
     return PrinterTable(kind, list, Clock::System().UnixMicros());
   };
+  server.schema = CrdOpenApi;
   KVF_ASSIGN_OR_RETURN(api_server, kube::EmbeddedApiServer::Start(*api, std::move(server)));
   return Status::Ok();
 }

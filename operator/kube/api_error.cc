@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 namespace kvfabric::kube {
 namespace {
 
 constexpr std::string_view kInvalidMark = " is invalid: ";
+constexpr const char* kFieldConflictReason = "FieldManagerConflict";
 
 struct ReasonRow {
   StatusCode code;
@@ -38,28 +40,43 @@ std::string Quoted(Kind kind, const ObjectName& name) {
   return std::string(TraitsOf(kind).name) + " \"" + name.ToString() + "\"";
 }
 
+// One line a cause: values that people wrote may hold line feeds.
+std::string Lines(const std::vector<Cause>& causes) {
+  std::string out;
+  for (const Cause& cause : causes) {
+    std::string line = cause.field + ": " + cause.message;
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    out += "\n" + line;
+  }
+  return out;
+}
+
 }  // namespace
 
 Status Invalid(Kind kind, const ObjectName& name, const std::vector<Cause>& causes) {
   std::string text = Quoted(kind, name);
   text.append(kInvalidMark).append(std::to_string(causes.size()));
   text += causes.size() == 1 ? " fault" : " faults";
-  for (const Cause& cause : causes) {
-    // One line a cause: values that people wrote may hold line feeds.
-    std::string line = cause.field + ": " + cause.message;
-    std::replace(line.begin(), line.end(), '\n', ' ');
-    text += "\n" + line;
-  }
-  return InvalidArgument(std::move(text));
+  return InvalidArgument(text + Lines(causes));
+}
+
+Status FieldConflict(Kind kind, const ObjectName& name, const std::vector<Cause>& causes) {
+  auto detail = std::make_shared<ApiDetail>();
+  detail->cause_reasons.assign(causes.size(), kFieldConflictReason);
+  return {StatusCode::kAborted,
+          Quoted(kind, name) + ": apply: other managers own " + std::to_string(causes.size()) +
+              (causes.size() == 1 ? " field" : " fields") +
+              " of it; leave them out, give their values, or force" + Lines(causes),
+          std::move(detail)};
 }
 
 std::vector<Cause> CausesOf(const Status& status) {
   std::vector<Cause> out;
   const std::string_view text = status.message();
   std::size_t at = text.find('\n');
-  if (!IsInvalid(status) || text.substr(0, at).find(kInvalidMark) == std::string_view::npos) {
-    return out;
-  }
+  const bool invalid =
+      IsInvalid(status) && text.substr(0, at).find(kInvalidMark) != std::string_view::npos;
+  if (!invalid && !IsFieldConflict(status)) return out;
   while (at != std::string_view::npos) {
     const std::size_t end = text.find('\n', at + 1);
     const std::string_view line =
@@ -86,6 +103,13 @@ Status ObjectExists(Kind kind, const ObjectName& name) {
   return AlreadyExists(Quoted(kind, name) + " already exists");
 }
 
+Status HttpFailure(StatusCode code, int http_code, std::string reason, std::string text) {
+  auto detail = std::make_shared<ApiDetail>();
+  detail->http_code = http_code;
+  detail->reason = std::move(reason);
+  return {code, std::move(text), std::move(detail)};
+}
+
 const ApiDetail* ApiDetailOf(const Status& status) {
   return dynamic_cast<const ApiDetail*>(status.detail());
 }
@@ -107,10 +131,12 @@ bool IsResourceVersionTooLarge(const Status& status) {
   return HasCause(status, "ResourceVersionTooLarge");
 }
 bool IsFieldConflict(const Status& status) {
-  return IsConflict(status) && HasCause(status, "FieldManagerConflict");
+  return IsConflict(status) && HasCause(status, kFieldConflictReason);
 }
 
 HttpReason HttpReasonOf(const Status& status) {
+  const ApiDetail* detail = ApiDetailOf(status);
+  if (detail != nullptr && detail->http_code != 0) return {detail->http_code, detail->reason};
   // A request that names no object, or no readable one, is a bad request; an object with faults
   // is an invalid one.
   if (IsInvalid(status) && CausesOf(status).empty()) return {400, "BadRequest"};

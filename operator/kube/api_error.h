@@ -41,10 +41,13 @@ struct Cause {
 
 // `KVCachePool "a/b" is invalid: 2 faults` and one line `field: message` for each.
 Status Invalid(Kind kind, const ObjectName& name, const std::vector<Cause>& causes);
-// The causes of a Status made by Invalid; empty for any other.
+// The causes of a Status made by Invalid or FieldConflict; empty for any other.
 std::vector<Cause> CausesOf(const Status& status);
 
 Status Conflict(Kind kind, const ObjectName& name, std::string_view why);
+// Other managers own fields that an Apply without force would change: a Conflict with a cause for
+// each, the field and whose it is.
+Status FieldConflict(Kind kind, const ObjectName& name, const std::vector<Cause>& causes);
 Status ObjectNotFound(Kind kind, const ObjectName& name);
 Status ObjectExists(Kind kind, const ObjectName& name);
 
@@ -55,7 +58,9 @@ struct ApiDetail final : StatusDetail {
   std::vector<std::string> cause_reasons;  // details.causes[].reason
   std::optional<std::chrono::milliseconds> retry_after;
 };
-// Null when the status did not come over HTTP.
+// A failure that HTTP tells apart further than our codes do: 406, 415, 429.
+Status HttpFailure(StatusCode code, int http_code, std::string reason, std::string text);
+// Null when the status neither came over HTTP nor was made for it.
 const ApiDetail* ApiDetailOf(const Status& status);
 // How long the API asks to wait before the next try.
 std::optional<std::chrono::milliseconds> RetryAfterOf(const Status& status);
@@ -64,7 +69,8 @@ bool IsResourceVersionTooLarge(const Status& status);
 // Of a Conflict: another manager owns a field (server-side apply), not a stale resourceVersion.
 bool IsFieldConflict(const Status& status);
 
-// What the API says over HTTP: the status code, and the `reason` of a Status object.
+// What the API says over HTTP: the status code, and the `reason` of a Status object, which lives
+// as long as the status.
 struct HttpReason {
   int code = 500;
   std::string_view reason;

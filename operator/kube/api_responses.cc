@@ -19,7 +19,7 @@ Json ResourceOf(const KindTraits& traits) {
               {"singularName", ""},
               {"namespaced", traits.namespaced},
               {"kind", traits.name},
-              {"verbs", {"get", "list", "create", "update", "delete"}}};
+              {"verbs", {"create", "delete", "get", "list", "patch", "update", "watch"}}};
   if (!traits.short_name.empty()) out["shortNames"] = {traits.short_name};
   if (traits.group == "kvfabric.io") out["categories"] = {"kvfabric"};
   return out;
@@ -33,7 +33,7 @@ std::string ResourceListBody(std::string_view group_version) {
     if (traits.has_status) {
       Json status = ResourceOf(traits);
       status["name"] = std::string(traits.plural) + "/status";
-      status["verbs"] = {"get", "update"};
+      status["verbs"] = {"get", "patch", "update"};
       status.erase("shortNames");
       status.erase("categories");
       resources.push_back(std::move(status));
@@ -75,23 +75,6 @@ std::string GroupBody(std::string_view group) {
   return "";
 }
 
-// One term of a selector.
-bool MatchesTerm(const std::map<std::string, std::string>& labels, std::string_view term,
-                 bool* understood) {
-  *understood = term.find_first_of(" ()") == std::string_view::npos && !term.empty();
-  const std::size_t equals = term.find('=');
-  if (equals == std::string_view::npos) {
-    if (term.substr(0, 1) == "!") return labels.count(std::string(term.substr(1))) == 0;
-    return labels.count(std::string(term)) != 0;
-  }
-  const bool negated = equals > 0 && term[equals - 1] == '!';
-  std::string_view value = term.substr(equals + 1);
-  if (!negated && value.substr(0, 1) == "=") value.remove_prefix(1);
-  const auto it = labels.find(std::string(term.substr(0, negated ? equals - 1 : equals)));
-  const bool equal = it != labels.end() && it->second == value;
-  return equal != negated;
-}
-
 }  // namespace
 
 std::string StatusBody(const Status& status) {
@@ -100,25 +83,36 @@ std::string StatusBody(const Status& status) {
                {"status", "Failure"}, {"message", status.message()}, {"reason", reason.reason},
                {"code", reason.code}};
   const std::vector<Cause> causes = CausesOf(status);
+  Json list = Json::array();
+  if (IsResourceVersionTooLarge(status)) {
+    list.push_back({{"reason", "ResourceVersionTooLarge"}, {"message", status.message()}});
+  }
   if (!causes.empty()) {
-    Json list = Json::array();
+    const char* cause_reason =
+        IsFieldConflict(status) ? "FieldManagerConflict" : "FieldValueInvalid";
     for (const Cause& cause : causes) {
       list.push_back(
-          {{"reason", "FieldValueInvalid"}, {"message", cause.message}, {"field", cause.field}});
+          {{"reason", cause_reason}, {"message", cause.message}, {"field", cause.field}});
     }
-    body["details"] = {{"causes", list}};
+  }
+  if (!list.empty()) body["details"]["causes"] = std::move(list);
+  if (const auto wait = RetryAfterOf(status)) {
+    body["details"]["retryAfterSeconds"] =
+        std::chrono::duration_cast<std::chrono::seconds>(*wait).count();
   }
   return DumpJson(body);
 }
 
-std::string DeletedBody(Kind kind, const ObjectName& name) {
-  return Json{
-      {"kind", "Status"},
-      {"apiVersion", "v1"},
-      {"metadata", Json::object()},
-      {"status", "Success"},
-      {"details",
-       {{"name", name.name}, {"group", TraitsOf(kind).group}, {"kind", TraitsOf(kind).plural}}}}
+std::string DeletedBody(Kind kind, const ObjectName& name, const std::string& uid) {
+  return Json{{"kind", "Status"},
+              {"apiVersion", "v1"},
+              {"metadata", Json::object()},
+              {"status", "Success"},
+              {"details",
+               {{"name", name.name},
+                {"group", TraitsOf(kind).group},
+                {"kind", TraitsOf(kind).plural},
+                {"uid", uid}}}}
       .dump();
 }
 
@@ -185,24 +179,6 @@ Status StatusOfAnswer(int http_code, std::string_view body,
   }
   const StatusCode code = CodeOfHttp(http_code, detail->reason);
   return {code, std::move(message), std::move(detail)};
-}
-
-Result<bool> MatchesSelector(const std::map<std::string, std::string>& labels,
-                             std::string_view selector) {
-  bool matches = true;
-  while (!selector.empty()) {
-    const std::size_t comma = selector.find(',');
-    const std::string_view term = selector.substr(0, comma);
-    bool understood = false;
-    matches = MatchesTerm(labels, term, &understood) && matches;
-    if (!understood) {
-      return InvalidArgument("labelSelector: \"" + std::string(term) +
-                             "\": must be key=value, key!=value, key or !key");
-    }
-    if (comma == std::string_view::npos) break;
-    selector.remove_prefix(comma + 1);
-  }
-  return matches;
 }
 
 }  // namespace kvfabric::kube

@@ -3,7 +3,6 @@
 // Bodies of the embedded API's answers: Status objects, lists, discovery. Pure; JSON texts.
 
 #include <chrono>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,8 +14,8 @@ namespace kvfabric::kube {
 
 // A failure as Kubernetes' Status object, with causes for an invalid one.
 std::string StatusBody(const Status& status);
-// What a deletion answers.
-std::string DeletedBody(Kind kind, const ObjectName& name);
+// What a deletion answers. `uid`: by which kubectl waits until the object is gone.
+std::string DeletedBody(Kind kind, const ObjectName& name, const std::string& uid);
 std::string ListBody(Kind kind, const ObjectList& list);
 // Discovery: "" when `path` is none of /version, /api, /apis, /api/v1, /apis/GROUP[/VERSION].
 std::string DiscoveryBody(std::string_view path, std::string_view version);
@@ -25,8 +24,5 @@ std::string DiscoveryBody(std::string_view path, std::string_view version);
 // any other body. `retry_after`: of the answer's header, which goes before the body's.
 Status StatusOfAnswer(int http_code, std::string_view body,
                       std::optional<std::chrono::milliseconds> retry_after = std::nullopt);
-// Equality selectors `a=b,c==d`, `a!=b` and `a` over labels; INVALID_ARGUMENT for others.
-Result<bool> MatchesSelector(const std::map<std::string, std::string>& labels,
-                             std::string_view selector);
 
 }  // namespace kvfabric::kube

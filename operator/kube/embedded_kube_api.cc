@@ -10,6 +10,8 @@
 #include "common/log.h"
 #include "operator/kube/api_error.h"
 #include "operator/kube/json.h"
+#include "operator/kube/managed_fields.h"
+#include "operator/kube/object_patch.h"
 #include "operator/kube/timestamp.h"
 
 namespace kvfabric::kube {
@@ -51,7 +53,60 @@ void KeepSystemFields(const Json& old_metadata, Json& metadata) {
 
 Result<Object> Reparse(Kind kind, const Json& root) { return ParseObject(kind, DumpJson(root)); }
 
+std::vector<MergeNode> MakeSchemas(const Admission* admission) {
+  std::vector<MergeNode> out;
+  for (const KindTraits& traits : AllKinds()) {
+    const std::vector<ListRule> rules =
+        admission == nullptr ? std::vector<ListRule>() : admission->ListRules(traits.kind);
+    out.push_back(MergeNode::Of(traits.kind, rules));
+  }
+  return out;
+}
+
+Status VersionTooLarge(std::uint64_t asked, std::uint64_t current) {
+  auto detail = std::make_shared<ApiDetail>();
+  detail->http_code = 504;
+  detail->reason = "Timeout";
+  detail->cause_reasons = {"ResourceVersionTooLarge"};
+  detail->retry_after = std::chrono::seconds(1);
+  return {StatusCode::kUnavailable,
+          "Too large resource version: " + std::to_string(asked) +
+              ", current: " + std::to_string(current),
+          std::move(detail)};
+}
+
+Status CheckManager(const std::string& manager) {
+  if (manager.empty()) return InvalidArgument("fieldManager: must be given for an apply");
+  if (manager.size() > kMaxManagerBytes) {
+    return InvalidArgument("fieldManager: too long (limit " + std::to_string(kMaxManagerBytes) +
+                           " bytes)");
+  }
+  return Status::Ok();
+}
+
+// A manager's intent: members that are null say nothing.
+void DropNulls(Json& value) {
+  if (value.is_object()) {
+    for (auto it = value.begin(); it != value.end();) {
+      it = it->is_null() ? value.erase(it) : std::next(it);
+    }
+  }
+  if (value.is_structured()) {
+    for (Json& member : value) DropNulls(member);
+  }
+}
+
 }  // namespace
+
+// One change on its way into the store.
+struct EmbeddedKubeApi::Write {
+  Kind kind = Kind::kNode;
+  ObjectPtr old;  // null = creation
+  Json root;
+  FieldManager manager;
+  std::optional<ManagedEntries> managed;  // of an apply; unset = found by comparing
+  bool dry_run = false;
+};
 
 // One watch's callback; outlives neither its stream nor a call in progress.
 class EmbeddedKubeApi::Watcher {
@@ -73,8 +128,8 @@ class EmbeddedKubeApi::Watcher {
 
 class EmbeddedKubeApi::Stream final : public WatchStream {
  public:
-  Stream(EmbeddedKubeApi& api, Kind kind, std::string ns, std::uint64_t version)
-      : api_(api), kind_(kind), ns_(std::move(ns)), version_(version) {}
+  Stream(EmbeddedKubeApi& api, Kind kind, ObjectSelector selector, std::uint64_t version)
+      : api_(api), kind_(kind), selector_(std::move(selector)), version_(version) {}
   ~Stream() override {
     watcher_->Stop();
     api_.Forget(kind_, watcher_);
@@ -83,8 +138,19 @@ class EmbeddedKubeApi::Stream final : public WatchStream {
   Stream& operator=(const Stream&) = delete;
 
   void set_watcher(std::shared_ptr<Watcher> watcher) { watcher_ = std::move(watcher); }
+  void set_initial(std::vector<ObjectPtr> initial) { initial_ = std::move(initial); }
   Result<WatchBatch> Poll() override {
-    Result<WatchBatch> batch = api_.Poll(kind_, ns_, version_);
+    if (initial_.has_value()) {
+      WatchBatch batch;
+      for (ObjectPtr& object : *initial_) {
+        batch.events.push_back({EventType::kAdded, std::move(object)});
+      }
+      initial_.reset();
+      batch.resource_version = version_;
+      batch.initial_done = true;
+      return batch;
+    }
+    Result<WatchBatch> batch = api_.Poll(kind_, selector_, version_);
     if (batch.ok()) version_ = batch->resource_version;
     return batch;
   }
@@ -92,13 +158,16 @@ class EmbeddedKubeApi::Stream final : public WatchStream {
  private:
   EmbeddedKubeApi& api_;  // outlives its streams
   const Kind kind_;
-  const std::string ns_;
-  std::uint64_t version_;  // the polling thread's
+  const ObjectSelector selector_;
+  std::uint64_t version_;                          // the polling thread's
+  std::optional<std::vector<ObjectPtr>> initial_;  // the polling thread's
   std::shared_ptr<Watcher> watcher_;
 };
 
 EmbeddedKubeApi::EmbeddedKubeApi(Options options, std::unique_ptr<ObjectStore> store)
-    : options_(std::move(options)), store_(std::move(store)) {}
+    : options_(std::move(options)),
+      schemas_(MakeSchemas(options_.admission)),
+      store_(std::move(store)) {}
 
 EmbeddedKubeApi::~EmbeddedKubeApi() = default;
 
@@ -159,47 +228,49 @@ Result<std::string> EmbeddedKubeApi::Admit(Kind kind, const std::string& json,
   return options_.admission->Admit(kind, json, old);
 }
 
-Result<ObjectPtr> EmbeddedKubeApi::Create(Kind kind, const std::string& json) {
+Status EmbeddedKubeApi::CheckRoom(Kind kind) const {
+  MutexLock lock(mu_);
+  if (TableOf(kind).objects.size() < options_.max_objects_per_kind) return Status::Ok();
+  return ResourceExhausted(std::string(TraitsOf(kind).plural) + ": create: too many (limit " +
+                           std::to_string(options_.max_objects_per_kind) + ")");
+}
+
+Result<ObjectPtr> EmbeddedKubeApi::Create(Kind kind, const std::string& json,
+                                          const WriteOptions& options) {
   KVF_ASSIGN_OR_RETURN(const Object given, ParseObject(kind, json));
-  const ObjectName& name = given.meta.name;
   MutexLock write_lock(write_mu_);
-  if (Find(kind, name) != nullptr) return ObjectExists(kind, name);
-  {
-    MutexLock lock(mu_);
-    if (TableOf(kind).objects.size() >= options_.max_objects_per_kind) {
-      return ResourceExhausted(std::string(TraitsOf(kind).plural) + ": create: too many (limit " +
-                               std::to_string(options_.max_objects_per_kind) + ")");
-    }
-  }
+  if (Find(kind, given.meta.name) != nullptr) return ObjectExists(kind, given.meta.name);
   if (given.meta.resource_version != 0) {
     return InvalidArgument("metadata.resourceVersion: must be absent at creation");
   }
-  KVF_ASSIGN_OR_RETURN(const std::string admitted, Admit(kind, json, nullptr));
-  KVF_ASSIGN_OR_RETURN(Json root, ParseJson(admitted));
-  Json& metadata = root["metadata"];
-  KeepSystemFields(Json::object(), metadata);
-  metadata["uid"] = MakeUid();
-  metadata["creationTimestamp"] = FormatTime(options_.clock->UnixMicros());
-  metadata["generation"] = 1;
-  if (TraitsOf(kind).has_status && !TraitsOf(kind).status_at_creation) root.erase("status");
-  KVF_ASSIGN_OR_RETURN(Object object, Reparse(kind, root));
-  return Commit(std::move(object), EventType::kAdded);
+  KVF_ASSIGN_OR_RETURN(Json root, ParseJson(json));
+  return Finish({kind,
+                 nullptr,
+                 std::move(root),
+                 {options.field_manager, false, ""},
+                 ManagedEntries(),
+                 options.dry_run});
 }
 
-Result<ObjectPtr> EmbeddedKubeApi::Update(Kind kind, const std::string& json) {
-  return Replace(kind, json, false);
-}
-
-Result<ObjectPtr> EmbeddedKubeApi::UpdateStatus(Kind kind, const std::string& json) {
-  if (!TraitsOf(kind).has_status) {
-    return Unimplemented(std::string(TraitsOf(kind).name) + ": has no status of its own");
+Status EmbeddedKubeApi::CheckGuards(const Object& given, const Object& old) {
+  const ObjectName& name = old.meta.name;
+  if (given.meta.resource_version != 0 &&
+      given.meta.resource_version != old.meta.resource_version) {
+    return Conflict(old.kind, name, "it has changed since it was read");
   }
-  return Replace(kind, json, true);
+  if (!given.meta.uid.empty() && given.meta.uid != old.meta.uid) {
+    return Conflict(old.kind, name, "it is another object of the same name");
+  }
+  return Status::Ok();
 }
 
-Result<ObjectPtr> EmbeddedKubeApi::Replace(Kind kind, const std::string& json, bool status_only) {
-  KVF_ASSIGN_OR_RETURN(const Object given, ParseObject(kind, json));
+Result<ObjectPtr> EmbeddedKubeApi::Replace(Kind kind, const std::string& json, bool status,
+                                           const WriteOptions& options) {
   const KindTraits& traits = TraitsOf(kind);
+  if (status && !traits.has_status) {
+    return Unimplemented(std::string(traits.name) + ": has no status of its own");
+  }
+  KVF_ASSIGN_OR_RETURN(const Object given, ParseObject(kind, json));
   const ObjectName& name = given.meta.name;
   MutexLock write_lock(write_mu_);
   const ObjectPtr old = Find(kind, name);
@@ -207,45 +278,169 @@ Result<ObjectPtr> EmbeddedKubeApi::Replace(Kind kind, const std::string& json, b
   if (given.meta.resource_version == 0 && !traits.unconditional_update) {
     return Invalid(kind, name, {{"metadata.resourceVersion", "must be given for an update"}});
   }
-  if (given.meta.resource_version != 0 &&
-      given.meta.resource_version != old->meta.resource_version) {
-    return Conflict(kind, name, "it has changed since it was read");
-  }
-  if (!given.meta.uid.empty() && given.meta.uid != old->meta.uid) {
-    return Conflict(kind, name, "it is another object of the same name");
-  }
+  return Overwrite(old, json, status, options);
+}
+
+Result<ObjectPtr> EmbeddedKubeApi::Overwrite(const ObjectPtr& old, const std::string& json,
+                                             bool status, const WriteOptions& options) {
+  const KindTraits& traits = TraitsOf(old->kind);
+  KVF_ASSIGN_OR_RETURN(const Object given, ParseObject(old->kind, json));
+  KVF_RETURN_IF_ERROR(CheckGuards(given, *old));
   KVF_ASSIGN_OR_RETURN(Json root, ParseJson(json));
   KVF_ASSIGN_OR_RETURN(Json old_root, ParseJson(old->json));
-  if (status_only) {
-    Json status = root.contains("status") ? std::move(root["status"]) : Json(nullptr);
-    root = old_root;
-    root["status"] = std::move(status);
+  if (status) {
+    Json wanted = root.contains("status") ? std::move(root["status"]) : Json(nullptr);
+    root = std::move(old_root);
+    root["status"] = std::move(wanted);
   } else if (traits.has_status) {
     root.erase("status");
-    if (old_root.contains("status")) root["status"] = old_root["status"];
+    if (old_root.contains("status")) root["status"] = std::move(old_root["status"]);
   }
   if (root.contains("status") && root["status"].is_null()) root.erase("status");
-  KeepSystemFields(old_root["metadata"], root["metadata"]);
-  KVF_ASSIGN_OR_RETURN(const std::string admitted, Admit(kind, DumpJson(root), &old->json));
-  KVF_ASSIGN_OR_RETURN(root, ParseJson(admitted));
-  if (root == old_root) return old;
-  if (!SameSpec(root, old_root)) root["metadata"]["generation"] = old->meta.generation + 1;
+  return Finish({old->kind,
+                 old,
+                 std::move(root),
+                 {options.field_manager, false, status ? "status" : ""},
+                 std::nullopt,
+                 options.dry_run});
+}
+
+Result<ObjectPtr> EmbeddedKubeApi::Patch(Kind kind, const ObjectName& name,
+                                         const PatchRequest& patch, const WriteOptions& options) {
+  if (patch.status && !TraitsOf(kind).has_status) {
+    return Unimplemented(std::string(TraitsOf(kind).name) + ": has no status of its own");
+  }
+  KVF_ASSIGN_OR_RETURN(const Json change, ParseJson(patch.text));
+  MutexLock write_lock(write_mu_);
+  const ObjectPtr old = Find(kind, name);
+  if (old == nullptr) return ObjectNotFound(kind, name);
+  KVF_ASSIGN_OR_RETURN(Json root, ParseJson(old->json));
+  Status applied;
+  switch (patch.format) {
+    case PatchFormat::kMerge:
+      applied = ApplyMergePatch(change, root);
+      break;
+    case PatchFormat::kJson:
+      applied = ApplyJsonPatch(change, root);
+      break;
+    case PatchFormat::kStrategic:
+      applied = ApplyStrategicPatch(SchemaOf(kind), change, root);
+      break;
+  }
+  if (!applied.ok()) return Invalid(kind, name, {{"patch", std::string(applied.message())}});
+  const std::string patched = DumpJson(root);
+  KVF_ASSIGN_OR_RETURN(const Object given, ParseObject(kind, patched));
+  if (given.meta.name != name) {
+    return Invalid(kind, name, {{"metadata.name", "must stay: the patch names another object"}});
+  }
+  return Overwrite(old, patched, patch.status, options);
+}
+
+Result<ObjectPtr> EmbeddedKubeApi::Apply(Kind kind, const std::string& json,
+                                         const ApplyOptions& options, bool dry_run) {
+  const KindTraits& traits = TraitsOf(kind);
+  KVF_RETURN_IF_ERROR(CheckManager(options.field_manager));
+  if (options.status && !traits.has_status) {
+    return Unimplemented(std::string(traits.name) + ": has no status of its own");
+  }
+  KVF_ASSIGN_OR_RETURN(const Object given, ParseObject(kind, json));
+  const ObjectName& name = given.meta.name;
+  KVF_ASSIGN_OR_RETURN(Json config, ParseJson(json));
+  if (config["metadata"].contains("managedFields")) {
+    return InvalidArgument("metadata.managedFields: must be absent in an apply");
+  }
+  DropNulls(config);
+  config = OwnablePart(std::move(config));
+  if (options.status) {
+    Json status = config.contains("status") ? std::move(config["status"]) : Json(nullptr);
+    config = Json::object();
+    if (!status.is_null()) config["status"] = std::move(status);
+  } else if (traits.has_status) {
+    config.erase("status");
+  }
+  MutexLock write_lock(write_mu_);
+  const ObjectPtr old = Find(kind, name);
+  Json live = Json::object();
+  Json metadata = Json::object();
+  ManagedEntries managed;
+  if (old != nullptr) {
+    KVF_RETURN_IF_ERROR(CheckGuards(given, *old));
+    KVF_ASSIGN_OR_RETURN(live, ParseJson(old->json));
+    metadata = live["metadata"];
+    managed = ReadManaged(metadata);
+    live = OwnablePart(std::move(live));
+  } else if (options.status) {
+    return ObjectNotFound(kind, name);
+  } else if (given.meta.resource_version != 0 || !given.meta.uid.empty()) {
+    return Conflict(kind, name, "it is not there any more");
+  }
+  const FieldManager manager{options.field_manager, true, options.status ? "status" : ""};
+  Result<Json> root =
+      ApplyConfig(SchemaOf(kind), {kind, name, manager, options.force}, live, config, managed);
+  if (IsInvalid(root.status())) {
+    return Invalid(kind, name, {{"apply", std::string(root.status().message())}});
+  }
+  if (!root.ok()) return root.status();
+  (*root)["apiVersion"] = ApiVersionOf(kind);
+  (*root)["kind"] = traits.name;
+  (*root)["metadata"]["name"] = name.name;
+  if (!name.ns.empty()) (*root)["metadata"]["namespace"] = name.ns;
+  return Finish({kind, old, std::move(root).value(), manager, std::move(managed), dry_run});
+}
+
+Result<ObjectPtr> EmbeddedKubeApi::Finish(Write write) {
+  const Kind kind = write.kind;
+  const ObjectPtr& old = write.old;
+  if (old == nullptr) KVF_RETURN_IF_ERROR(CheckRoom(kind));
+  KVF_ASSIGN_OR_RETURN(const std::string admitted,
+                       Admit(kind, DumpJson(write.root), old == nullptr ? nullptr : &old->json));
+  KVF_ASSIGN_OR_RETURN(Json root, ParseJson(admitted));
+  Json old_root = Json::object();
+  if (old != nullptr) {
+    KVF_ASSIGN_OR_RETURN(old_root, ParseJson(old->json));
+  }
+  Json& metadata = root["metadata"];
+  const Json old_metadata = old == nullptr ? Json::object() : old_root["metadata"];
+  const ManagedEntries before = ReadManaged(old_metadata);
+  ManagedEntries given = ReadManaged(metadata);
+  KeepSystemFields(old_metadata, metadata);
+  if (old == nullptr) {
+    metadata["uid"] = MakeUid();
+    metadata["creationTimestamp"] = FormatTime(options_.clock->UnixMicros());
+    metadata["generation"] = 1;
+    if (TraitsOf(kind).has_status && !TraitsOf(kind).status_at_creation) root.erase("status");
+  }
+  if (!write.managed.has_value() && !before.empty()) {
+    // Whoever hands managers over writes the new list; nobody else sends another one than is there.
+    write.managed = given.empty() ? before : std::move(given);
+    RecordUpdate(SchemaOf(kind), OwnablePart(old_root), OwnablePart(root), write.manager,
+                 ApiVersionOf(kind), *write.managed);
+  }
+  if (write.managed.has_value() && !SameManaged(before, *write.managed)) {
+    StampManaged(before, FormatTime(options_.clock->UnixMicros()), *write.managed);
+    WriteManaged(*write.managed, metadata);
+  } else if (const Json* kept = kube::Find(old_metadata, "managedFields")) {
+    metadata["managedFields"] = *kept;
+  }
+  if (old != nullptr) {
+    if (root == old_root) return old;
+    if (!SameSpec(root, old_root)) metadata["generation"] = old->meta.generation + 1;
+  }
   KVF_ASSIGN_OR_RETURN(Object object, Reparse(kind, root));
-  return Commit(std::move(object), EventType::kModified);
+  if (write.dry_run) return ObjectPtr(std::make_shared<const Object>(std::move(object)));
+  return Commit(std::move(object), old == nullptr ? EventType::kAdded : EventType::kModified);
 }
 
 Status EmbeddedKubeApi::Delete(Kind kind, const ObjectName& name,
-                               const Preconditions& preconditions) {
+                               const Preconditions& preconditions, bool dry_run) {
   MutexLock write_lock(write_mu_);
   const ObjectPtr object = Find(kind, name);
   if (object == nullptr) return ObjectNotFound(kind, name);
-  if (!preconditions.uid.empty() && preconditions.uid != object->meta.uid) {
-    return Conflict(kind, name, "it is another object of the same name");
-  }
-  if (preconditions.resource_version != 0 &&
-      preconditions.resource_version != object->meta.resource_version) {
-    return Conflict(kind, name, "it has changed since it was read");
-  }
+  Object given;
+  given.meta.uid = preconditions.uid;
+  given.meta.resource_version = preconditions.resource_version;
+  KVF_RETURN_IF_ERROR(CheckGuards(given, *object));
+  if (dry_run) return Status::Ok();
   KVF_RETURN_IF_ERROR(Remove(object));
   CollectOrphans();
   return Status::Ok();
@@ -274,9 +469,8 @@ Status EmbeddedKubeApi::Remove(const ObjectPtr& object) {
   bool removed = false;
   const Status outcome = store_->Remove(object->kind, object->meta.name, &removed);
   if (!removed) return outcome;
-  auto last = std::make_shared<Object>(*object);
-  last->meta.resource_version = version;
-  Publish({EventType::kDeleted, std::move(last)});
+  KVF_ASSIGN_OR_RETURN(Object last, WithVersion(*object, version));
+  Publish({EventType::kDeleted, std::make_shared<const Object>(std::move(last))});
   return outcome;
 }
 
@@ -286,15 +480,17 @@ void EmbeddedKubeApi::Publish(WatchEvent event) {
     MutexLock lock(mu_);
     const ObjectPtr& object = event.object;
     Table& table = TableOf(object->kind);
+    ObjectPtr previous;
     if (event.type == EventType::kDeleted) {
       table.objects.erase(object->meta.name);
     } else {
-      table.objects[object->meta.name] = object;
+      ObjectPtr& stored = table.objects[object->meta.name];
+      previous = std::exchange(stored, object);
     }
     current_ = object->meta.resource_version;
     ++table.writes;
     watchers.assign(table.watchers.begin(), table.watchers.end());
-    table.ring.Push(std::move(event));
+    table.ring.Push(std::move(event), std::move(previous));
   }
   for (const auto& watcher : watchers) watcher->Notify();
 }
@@ -338,28 +534,23 @@ class EmbeddedKubeApi::Snapshot final : public ListStream {
   ObjectList list_;
 };
 
-Result<ObjectPtr> EmbeddedKubeApi::Apply(Kind kind, const std::string& /*json*/,
-                                         const ApplyOptions& /*options*/) {
-  return Unimplemented(std::string(TraitsOf(kind).name) + ": apply: not served yet");
+Result<ObjectList> EmbeddedKubeApi::Select(Kind kind, const ObjectSelector& selector,
+                                           std::optional<std::uint64_t> not_older_than) const {
+  ObjectList out;
+  MutexLock lock(mu_);
+  out.resource_version = current_;
+  if (not_older_than.value_or(0) > current_) return VersionTooLarge(*not_older_than, current_);
+  for (const auto& [name, object] : TableOf(kind).objects) {
+    if (selector.Matches(*object)) out.items.push_back(object);
+  }
+  return out;
 }
-
-Result<ObjectPtr> EmbeddedKubeApi::Patch(Kind kind, const ObjectName& /*name*/, PatchType /*type*/,
-                                         const std::string& /*patch*/, bool /*status*/) {
-  return Unimplemented(std::string(TraitsOf(kind).name) + ": patch: not served yet");
-}
-
-namespace {
-Status CheckScope(const Scope& scope) {
-  if (scope.labels.empty() && scope.fields.empty()) return Status::Ok();
-  return Unimplemented("selectors: not served by the embedded API yet");
-}
-}  // namespace
 
 Result<std::unique_ptr<ListStream>> EmbeddedKubeApi::StartList(
-    Kind kind, const Scope& scope, std::optional<std::uint64_t> /*not_older_than*/,
+    Kind kind, const Scope& scope, std::optional<std::uint64_t> not_older_than,
     std::function<void()> on_ready) {
-  KVF_RETURN_IF_ERROR(CheckScope(scope));
-  KVF_ASSIGN_OR_RETURN(ObjectList list, List(kind, scope.ns));
+  KVF_ASSIGN_OR_RETURN(const ObjectSelector selector, ObjectSelector::Parse(kind, scope));
+  KVF_ASSIGN_OR_RETURN(ObjectList list, Select(kind, selector, not_older_than));
   if (on_ready) on_ready();
   return std::unique_ptr<ListStream>(new Snapshot(std::move(list)));
 }
@@ -367,12 +558,20 @@ Result<std::unique_ptr<ListStream>> EmbeddedKubeApi::StartList(
 Result<std::unique_ptr<WatchStream>> EmbeddedKubeApi::Watch(Kind kind, const Scope& scope,
                                                             const WatchFrom& from,
                                                             std::function<void()> on_ready) {
-  KVF_RETURN_IF_ERROR(CheckScope(scope));
-  if (from.initial_events) return Unimplemented("watch: initial events: list instead");
-  KVF_RETURN_IF_ERROR(Poll(kind, scope.ns, from.resource_version).status());
+  KVF_ASSIGN_OR_RETURN(ObjectSelector selector, ObjectSelector::Parse(kind, scope));
+  std::uint64_t version = from.resource_version;
+  std::optional<std::vector<ObjectPtr>> initial;
+  if (from.initial_events) {
+    KVF_ASSIGN_OR_RETURN(ObjectList list, Select(kind, selector, std::nullopt));
+    version = list.resource_version;
+    initial = std::move(list.items);
+  } else {
+    KVF_RETURN_IF_ERROR(Poll(kind, selector, version).status());
+  }
   auto watcher = std::make_shared<Watcher>(std::move(on_ready));
-  auto stream = std::make_unique<Stream>(*this, kind, scope.ns, from.resource_version);
+  auto stream = std::make_unique<Stream>(*this, kind, std::move(selector), version);
   stream->set_watcher(watcher);
+  if (initial.has_value()) stream->set_initial(*std::move(initial));
   {
     MutexLock lock(mu_);
     TableOf(kind).watchers.insert(watcher);
@@ -382,10 +581,11 @@ Result<std::unique_ptr<WatchStream>> EmbeddedKubeApi::Watch(Kind kind, const Sco
   return std::unique_ptr<WatchStream>(std::move(stream));
 }
 
-Result<WatchBatch> EmbeddedKubeApi::Poll(Kind kind, const std::string& ns,
+Result<WatchBatch> EmbeddedKubeApi::Poll(Kind kind, const ObjectSelector& selector,
                                          std::uint64_t version) const {
   MutexLock lock(mu_);
-  return TableOf(kind).ring.After(version, ns, current_);
+  if (version > current_) return VersionTooLarge(version, current_);
+  return TableOf(kind).ring.After(version, selector, current_);
 }
 
 void EmbeddedKubeApi::Forget(Kind kind, const std::shared_ptr<Watcher>& watcher) {

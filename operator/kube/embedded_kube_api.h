@@ -1,8 +1,9 @@
 #pragma once
 
 // EmbeddedKubeApi: the API server's rules for the kinds we use, in this process, over a directory
-// of YAML: list, watch, resourceVersion guards, status apart from spec, generation, uid, leases as
-// ordinary objects, dependents that go with their owner. `kvctl up` runs on it.
+// of YAML: list, watch, selectors, resourceVersion guards, status apart from spec, generation, uid,
+// patches, server-side apply with managed fields, leases as ordinary objects, dependents that go
+// with their owner. `kvctl up` runs on it.
 //
 // Owned by main. Any thread may call. Writers run one at a time, on the caller's thread, and wait
 // for the disk; readers never wait for it. A write that answered OK survives kill -9 and a power
@@ -23,7 +24,9 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "operator/kube/kube_api.h"
+#include "operator/kube/merge_schema.h"
 #include "operator/kube/object_store.h"
+#include "operator/kube/selector.h"
 #include "operator/kube/watch_ring.h"
 
 namespace kvfabric::kube {
@@ -36,7 +39,18 @@ class Admission {
   // The JSON to store. `old_json` is null at creation. Invalid lists every fault.
   virtual Result<std::string> Admit(Kind kind, const std::string& json,
                                     const std::string* old_json) const = 0;
+  // The lists of `kind` that are not atomic, as its schema says.
+  virtual std::vector<ListRule> ListRules(Kind kind) const = 0;
 };
+
+// What a request over HTTP says besides the object.
+struct WriteOptions {
+  std::string field_manager = "kvfabric-operator";  // who owns what changes
+  bool dry_run = false;                             // answer what would be stored; store nothing
+};
+
+// The patches of PatchType, and what kubectl sends for built-in kinds.
+enum class PatchFormat : std::uint8_t { kMerge, kJson, kStrategic };
 
 class EmbeddedKubeApi final : public KubeApi {
  public:
@@ -57,17 +71,48 @@ class EmbeddedKubeApi final : public KubeApi {
 
   Result<ObjectList> List(Kind kind, const std::string& ns) override EXCLUDES(mu_);
   Result<ObjectPtr> Get(Kind kind, const ObjectName& name) override EXCLUDES(mu_);
-  Result<ObjectPtr> Create(Kind kind, const std::string& json) override EXCLUDES(write_mu_, mu_);
-  Result<ObjectPtr> Update(Kind kind, const std::string& json) override EXCLUDES(write_mu_, mu_);
-  Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override
-      EXCLUDES(write_mu_, mu_);
-  Result<ObjectPtr> Apply(Kind kind, const std::string& json, const ApplyOptions& options) override
-      EXCLUDES(write_mu_, mu_);
+  Result<ObjectPtr> Create(Kind kind, const std::string& json) override {
+    return Create(kind, json, WriteOptions());
+  }
+  Result<ObjectPtr> Update(Kind kind, const std::string& json) override {
+    return Replace(kind, json, false, WriteOptions());
+  }
+  Result<ObjectPtr> UpdateStatus(Kind kind, const std::string& json) override {
+    return Replace(kind, json, true, WriteOptions());
+  }
+  Result<ObjectPtr> Apply(Kind kind, const std::string& json,
+                          const ApplyOptions& options) override {
+    return Apply(kind, json, options, false);
+  }
   Result<ObjectPtr> Patch(Kind kind, const ObjectName& name, PatchType type,
-                          const std::string& patch, bool status) override EXCLUDES(write_mu_, mu_);
-  Status Delete(Kind kind, const ObjectName& name, const Preconditions& preconditions) override
+                          const std::string& patch, bool status) override {
+    const auto format = type == PatchType::kJson ? PatchFormat::kJson : PatchFormat::kMerge;
+    return Patch(kind, name, {format, patch, status}, WriteOptions());
+  }
+  Status Delete(Kind kind, const ObjectName& name, const Preconditions& preconditions) override {
+    return Delete(kind, name, preconditions, false);
+  }
+
+  // The same with what only requests over HTTP say.
+  Result<ObjectPtr> Create(Kind kind, const std::string& json, const WriteOptions& options)
       EXCLUDES(write_mu_, mu_);
-  // Always as of now.
+  // Update, or UpdateStatus.
+  Result<ObjectPtr> Replace(Kind kind, const std::string& json, bool status,
+                            const WriteOptions& options) EXCLUDES(write_mu_, mu_);
+  Result<ObjectPtr> Apply(Kind kind, const std::string& json, const ApplyOptions& options,
+                          bool dry_run) EXCLUDES(write_mu_, mu_);
+  struct PatchRequest {
+    PatchFormat format = PatchFormat::kMerge;
+    std::string text;
+    bool status = false;
+  };
+  Result<ObjectPtr> Patch(Kind kind, const ObjectName& name, const PatchRequest& patch,
+                          const WriteOptions& options) EXCLUDES(write_mu_, mu_);
+  Status Delete(Kind kind, const ObjectName& name, const Preconditions& preconditions, bool dry_run)
+      EXCLUDES(write_mu_, mu_);
+
+  // Always as of now; ResourceVersionTooLarge when that is older than asked for, as after the
+  // directory was lost.
   Result<std::unique_ptr<ListStream>> StartList(Kind kind, const Scope& scope,
                                                 std::optional<std::uint64_t> not_older_than,
                                                 std::function<void()> on_ready) override
@@ -82,6 +127,7 @@ class EmbeddedKubeApi final : public KubeApi {
   class Watcher;
   class Stream;
   class Snapshot;
+  struct Write;
   struct Table {
     explicit Table(WatchRing r) : ring(std::move(r)) {}
     std::map<ObjectName, ObjectPtr> objects;
@@ -91,8 +137,15 @@ class EmbeddedKubeApi final : public KubeApi {
   };
 
   EmbeddedKubeApi(Options options, std::unique_ptr<ObjectStore> store);
-  Result<ObjectPtr> Replace(Kind kind, const std::string& json, bool status_only)
-      EXCLUDES(write_mu_, mu_);
+  // Whether `given`, which was read earlier, may be written over `old`.
+  static Status CheckGuards(const Object& given, const Object& old);
+  // The end of every write: admission, what the API owns, managed fields, generation; nothing is
+  // stored when nothing changes.
+  Result<ObjectPtr> Finish(Write write) REQUIRES(write_mu_) EXCLUDES(mu_);
+  // A write of `root` over `old`: the status of one and the rest of the other.
+  Result<ObjectPtr> Overwrite(const ObjectPtr& old, const std::string& json, bool status,
+                              const WriteOptions& options) REQUIRES(write_mu_) EXCLUDES(mu_);
+  Status CheckRoom(Kind kind) const EXCLUDES(mu_);
   // Numbers the object, writes it, then shows it to readers and watchers.
   Result<ObjectPtr> Commit(Object object, EventType type) REQUIRES(write_mu_) EXCLUDES(mu_);
   Status Remove(const ObjectPtr& object) REQUIRES(write_mu_) EXCLUDES(mu_);
@@ -101,8 +154,11 @@ class EmbeddedKubeApi final : public KubeApi {
   void Publish(WatchEvent event) REQUIRES(write_mu_) EXCLUDES(mu_);
   ObjectPtr Find(Kind kind, const ObjectName& name) const EXCLUDES(mu_);
   Result<std::string> Admit(Kind kind, const std::string& json, const std::string* old) const;
-  Result<WatchBatch> Poll(Kind kind, const std::string& ns, std::uint64_t version) const
+  Result<WatchBatch> Poll(Kind kind, const ObjectSelector& selector, std::uint64_t version) const
       EXCLUDES(mu_);
+  Result<ObjectList> Select(Kind kind, const ObjectSelector& selector,
+                            std::optional<std::uint64_t> not_older_than) const EXCLUDES(mu_);
+  const MergeNode& SchemaOf(Kind kind) const { return schemas_[static_cast<std::size_t>(kind)]; }
   void Forget(Kind kind, const std::shared_ptr<Watcher>& watcher) EXCLUDES(mu_);
   Table& TableOf(Kind kind) REQUIRES(mu_) { return *tables_[static_cast<std::size_t>(kind)]; }
   const Table& TableOf(Kind kind) const REQUIRES(mu_) {
@@ -110,6 +166,7 @@ class EmbeddedKubeApi final : public KubeApi {
   }
 
   const Options options_;
+  const std::vector<MergeNode> schemas_;  // by kind
 
   Mutex write_mu_;
   std::unique_ptr<ObjectStore> store_ GUARDED_BY(write_mu_);

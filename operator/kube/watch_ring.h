@@ -10,6 +10,7 @@
 
 #include "common/status.h"
 #include "operator/kube/kube_api.h"
+#include "operator/kube/selector.h"
 
 namespace kvfabric::kube {
 
@@ -24,19 +25,29 @@ class WatchRing {
   // Versions up to `start` are history nobody can watch from.
   WatchRing(Limits limits, std::uint64_t start) : limits_(limits), forgotten_(start) {}
 
-  // `event.object` carries the version, higher than any before.
-  void Push(WatchEvent event);
-  // Events after `version` in `ns` ("" = all), at most a batch. `current` is the version of the
-  // whole API: what the batch reports when it holds everything. Gone when events after `version`
-  // were forgotten.
-  Result<WatchBatch> After(std::uint64_t version, const std::string& ns,
+  // `event.object` carries the version, higher than any before. `previous`: what a kModified
+  // replaced, so that a watcher learns when an object enters or leaves its selector.
+  void Push(WatchEvent event, ObjectPtr previous);
+  // Events after `version` as one who selects sees them, at most a batch. `current` is the version
+  // of the whole API: what the batch reports when it holds everything. Gone when events after
+  // `version` were forgotten.
+  Result<WatchBatch> After(std::uint64_t version, const ObjectSelector& selector,
                            std::uint64_t current) const;
 
  private:
+  struct Entry {
+    WatchEvent event;
+    ObjectPtr previous;
+    std::size_t bytes() const;
+  };
+
   const Limits limits_;
   std::uint64_t forgotten_;  // every event with a higher version is in the ring
   std::size_t bytes_ = 0;
-  std::deque<WatchEvent> events_;
+  std::deque<Entry> entries_;
 };
+
+// The same object under another resourceVersion.
+Result<Object> WithVersion(const Object& object, std::uint64_t version);
 
 }  // namespace kvfabric::kube

@@ -25,6 +25,19 @@ void CollectRules(const SchemaNode& node, const std::string& path, std::vector<s
   if (node.additional != nullptr) CollectRules(*node.additional, path + ".*", out);
 }
 
+void CollectLists(const SchemaNode& node, const std::string& path,
+                  std::vector<kube::ListRule>* out) {
+  const std::string dot = path.empty() ? "" : path + ".";
+  for (const auto& [name, child] : node.properties) CollectLists(*child, dot + name, out);
+  if (node.additional != nullptr) CollectLists(*node.additional, dot + "*", out);
+  if (node.type != SchemaType::kArray) return;
+  if (node.list_type == ListType::kSet) out->push_back({path, kube::ListMerge::kSet, {}});
+  if (node.list_type == ListType::kMap) {
+    out->push_back({path, kube::ListMerge::kMap, {node.map_key}});
+  }
+  if (node.items != nullptr) CollectLists(*node.items, path + "[]", out);
+}
+
 std::unique_ptr<CrdSchema> ParseOwn(std::string_view text) {
   Result<std::unique_ptr<CrdSchema>> schema = CrdSchema::Parse(text);
   KVF_CHECK(schema.ok(), schema.status().message().c_str());  // our own file: a test reads it too
@@ -43,7 +56,9 @@ const CrdSchema& CrdSchema::Of(Kind kind) {
   return kind == Kind::kPool ? *pool : *shard_map;
 }
 
-Result<std::unique_ptr<CrdSchema>> CrdSchema::Parse(std::string_view yaml) {
+namespace {
+// The text of openAPIV3Schema.
+Result<std::string> SchemaTextOf(std::string_view yaml) {
   KVF_ASSIGN_OR_RETURN(const std::vector<std::string> documents, kube::YamlToJson(yaml));
   if (documents.size() != 1) return InvalidArgument("crd: not one document");
   KVF_ASSIGN_OR_RETURN(const Json crd, kube::ParseJson(documents.front()));
@@ -55,7 +70,13 @@ Result<std::unique_ptr<CrdSchema>> CrdSchema::Parse(std::string_view yaml) {
   const Json* schema = Find((*versions)[0], "schema");
   const Json* open_api = schema == nullptr ? nullptr : Find(*schema, "openAPIV3Schema");
   if (open_api == nullptr) return InvalidArgument("crd: no openAPIV3Schema");
-  KVF_ASSIGN_OR_RETURN(std::unique_ptr<SchemaNode> root, ParseSchema(open_api->dump()));
+  return open_api->dump();
+}
+}  // namespace
+
+Result<std::unique_ptr<CrdSchema>> CrdSchema::Parse(std::string_view yaml) {
+  KVF_ASSIGN_OR_RETURN(const std::string text, SchemaTextOf(yaml));
+  KVF_ASSIGN_OR_RETURN(std::unique_ptr<SchemaNode> root, ParseSchema(text));
   return std::unique_ptr<CrdSchema>(new CrdSchema(std::move(root)));
 }
 
@@ -75,6 +96,22 @@ std::vector<std::string> CrdSchema::rules() const {
   std::vector<std::string> out;
   CollectRules(*root_, "", &out);
   return out;
+}
+
+std::string CrdOpenApi(Kind kind) {
+  if (kind != Kind::kPool && kind != Kind::kShardMap) return "";
+  return SchemaTextOf(kind == Kind::kPool ? kPoolCrdText : kShardMapCrdText).value_or("");
+}
+
+std::vector<kube::ListRule> CrdSchema::list_rules() const {
+  std::vector<kube::ListRule> out;
+  CollectLists(*root_, "", &out);
+  return out;
+}
+
+std::vector<kube::ListRule> CrdAdmission::ListRules(Kind kind) const {
+  if (kind != Kind::kPool && kind != Kind::kShardMap) return {};
+  return CrdSchema::Of(kind).list_rules();
 }
 
 Result<std::string> CrdAdmission::Admit(Kind kind, const std::string& json,

@@ -37,6 +37,8 @@ class CrdSchema {
   // `old_json`: the stored object on an update, null at creation. INVALID_ARGUMENT: not JSON.
   Result<std::string> Check(std::string_view json, const std::string* old_json,
                             std::vector<kube::Cause>* faults) const;
+  // The lists that are sets or maps.
+  std::vector<kube::ListRule> list_rules() const;
   // For the test that none is left out: rules with their places.
   std::vector<std::string> rules() const;
 
@@ -45,11 +47,15 @@ class CrdSchema {
   std::unique_ptr<SchemaNode> root_;
 };
 
+// openAPIV3Schema of a kind of ours as JSON text; "" for other kinds.
+std::string CrdOpenApi(kube::Kind kind);
+
 // The embedded API's admission: the schemas of our two kinds; other kinds are taken as they are.
 class CrdAdmission final : public kube::Admission {
  public:
   Result<std::string> Admit(kube::Kind kind, const std::string& json,
                             const std::string* old_json) const override;
+  std::vector<kube::ListRule> ListRules(kube::Kind kind) const override;
 };
 
 }  // namespace kvfabric

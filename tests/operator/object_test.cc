@@ -102,17 +102,6 @@ TEST(ApiPath, GoesBothWays) {
   }
 }
 
-TEST(ApiResponses, SelectsByLabels) {
-  const std::map<std::string, std::string> labels = {{"app", "kvf"}, {"x", "1"}};
-  for (const char* yes : {"", "app=kvf", "app==kvf,x=1", "app!=other", "x", "!y", "y!=1"}) {
-    EXPECT_TRUE(*MatchesSelector(labels, yes)) << yes;
-  }
-  for (const char* no : {"app=other", "app=kvf,x=2", "y", "!x", "x!=1"}) {
-    EXPECT_FALSE(*MatchesSelector(labels, no)) << no;
-  }
-  EXPECT_FALSE(MatchesSelector(labels, "app in (a,b)").ok());
-}
-
 TEST(Conditions, TimeMovesOnlyWhenTheStatusFlips) {
   constexpr std::int64_t kHour = 3'600'000'000;
   std::vector<Condition> conditions;
