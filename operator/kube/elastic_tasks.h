@@ -1,11 +1,12 @@
 #pragma once
 
-// ElasticTasks: the threads of an HTTP server some of whose requests last long. Ordinary requests
-// share a fixed number of threads; a request that says it will last gets its thread replaced, so
-// that long ones never starve the others, up to a fixed number of long ones.
+// ElasticTasks: the threads of an HTTP server some of whose requests last long. A task is a
+// connection, which holds its thread while it is idle too. Ordinary ones are bounded in number; one
+// that says it will last no longer counts among them, so that long ones never starve the others,
+// up to a bound of their own.
 //
-// A full queue holds up the accepting thread, as BoundedTasks does. Threads once made stay until
-// Shutdown.
+// A full queue holds up the accepting thread, as BoundedTasks does. Threads are made when they are
+// needed and stay until Shutdown.
 
 #include <cstddef>
 #include <deque>
@@ -21,15 +22,12 @@ namespace kvfabric::kube {
 class ElasticTasks {
  public:
   struct Limits {
-    std::size_t threads = 8;       // ordinary requests at once
-    std::size_t max_waiting = 64;  // accepted sockets behind them
+    std::size_t threads = 64;      // ordinary tasks at once
+    std::size_t max_waiting = 64;  // behind them
     std::size_t max_long = 64;
   };
 
-  explicit ElasticTasks(Limits limits) : limits_(limits) {
-    MutexLock lock(mu_);
-    for (std::size_t i = 0; i < limits_.threads; ++i) threads_.emplace_back([this] { Run(); });
-  }
+  explicit ElasticTasks(Limits limits) : limits_(limits) {}
   ~ElasticTasks() { Shutdown(); }
   ElasticTasks(const ElasticTasks&) = delete;  // owns threads
   ElasticTasks& operator=(const ElasticTasks&) = delete;
@@ -38,6 +36,7 @@ class ElasticTasks {
     MutexLock lock(mu_);
     while (tasks_.size() >= limits_.max_waiting) changed_.Wait(mu_);
     tasks_.push_back(std::move(task));
+    Grow();
     changed_.NotifyAll();
   }
 
@@ -46,7 +45,7 @@ class ElasticTasks {
     MutexLock lock(mu_);
     if (stopping_ || long_ == limits_.max_long) return false;
     ++long_;
-    if (threads_.size() < limits_.threads + long_) threads_.emplace_back([this] { Run(); });
+    Grow();
     changed_.NotifyAll();
     return true;
   }
@@ -55,7 +54,7 @@ class ElasticTasks {
     --long_;
   }
 
-  // Runs what is queued, joins. Nothing may be enqueued any more.
+  // Runs what is queued, joins. Nothing may be enqueued any more. Again: nothing happens.
   void Shutdown() EXCLUDES(mu_) {
     std::vector<std::thread> threads;
     {
@@ -68,6 +67,10 @@ class ElasticTasks {
   }
 
  private:
+  void Grow() REQUIRES(mu_) {
+    if (stopping_ || tasks_.size() <= idle_) return;
+    if (threads_.size() < limits_.threads + long_) threads_.emplace_back([this] { Run(); });
+  }
   bool MayTake() const REQUIRES(mu_) {
     return !tasks_.empty() && (stopping_ || busy_ - long_ < limits_.threads);
   }
@@ -76,7 +79,9 @@ class ElasticTasks {
       std::function<void()> task;
       {
         MutexLock lock(mu_);
+        ++idle_;
         while (!MayTake() && !(stopping_ && tasks_.empty())) changed_.Wait(mu_);
+        --idle_;
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();
@@ -95,6 +100,7 @@ class ElasticTasks {
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ GUARDED_BY(mu_);
   std::vector<std::thread> threads_ GUARDED_BY(mu_);
+  std::size_t idle_ GUARDED_BY(mu_) = 0;  // threads that wait for a task
   std::size_t busy_ GUARDED_BY(mu_) = 0;  // threads in a task
   std::size_t long_ GUARDED_BY(mu_) = 0;  // of these, those that last
   bool stopping_ GUARDED_BY(mu_) = false;

@@ -20,9 +20,9 @@
 namespace kvfabric::kube {
 namespace {
 
-constexpr std::size_t kThreads = 8;
+constexpr std::size_t kConnections = 64;  // watches apart
 constexpr std::size_t kMaxWaiting = 64;
-constexpr int kKeepAliveSeconds = 1;  // an idle connection holds a thread
+constexpr int kKeepAliveSeconds = 1;  // an idle connection holds one of them
 // With a parameter, so that cpp-httplib does not compress it: gzip would hold events back.
 constexpr const char* kWatchType = "application/json; charset=utf-8";
 
@@ -91,7 +91,7 @@ struct EmbeddedApiServer::State {
       : api(a),
         options(std::move(o)),
         handler(api, options),
-        tasks({kThreads, kMaxWaiting, options.max_watches}) {}
+        tasks({kConnections, kMaxWaiting, options.max_watches}) {}
   void Serve(const httplib::Request& request, httplib::Response& response);
   void ServeWatch(const WatchParameters& wanted, const httplib::Request& request,
                   httplib::Response& response);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <sys/socket.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -91,6 +92,9 @@ class ApiServerTest : public ::testing::Test {
     EmbeddedApiServer::Options options;
     options.client_timeout = client_timeout;
     options.tokens = {{"admin", "secret"}};
+    options.table = [](Kind, const ObjectList&) {
+      return "\"" + std::string(std::size_t{1} << 20U, 'x') + "\"";
+    };
     options.max_watches = max_watches;
     server_ = std::move(EmbeddedApiServer::Start(*api_, options)).value();
   }
@@ -180,11 +184,7 @@ TEST_F(ApiServerTest, OneWatchTooManyIsToldToComeBack) {
 
 TEST_F(ApiServerTest, ClientThatDoesNotReadIsCut) {
   Start(1, std::chrono::milliseconds(300));
-  for (int i = 0; i < 24; ++i) {
-    ASSERT_TRUE(api_->Create(Kind::kConfigMap,
-                             ConfigMapJson("m" + std::to_string(i), std::string(1 << 20, 'x')))
-                    .ok());
-  }
+  for (int i = 0; i < 12; ++i) Make("m" + std::to_string(i));
   // Stays in its first callback: more is waiting for it than sockets hold.
   std::promise<void> reading;
   std::promise<void> over;
@@ -192,8 +192,13 @@ TEST_F(ApiServerTest, ClientThatDoesNotReadIsCut) {
     httplib::SSLClient silent("127.0.0.1", server_->port());
     silent.enable_server_certificate_verification(false);
     silent.set_bearer_token_auth("secret");
+    silent.set_socket_options([](int fd) {
+      const int bytes = 16 << 10;
+      ::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+    });
     bool first = true;
-    silent.Get(kWatch, [&](const char*, std::size_t) {
+    const httplib::Headers big = {{"Accept", "application/json;as=Table;v=v1;g=meta.k8s.io"}};
+    silent.Get(kWatch, big, [&](const char*, std::size_t) {
       if (std::exchange(first, false)) {
         reading.set_value();
         over.get_future().wait();
