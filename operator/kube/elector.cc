@@ -34,12 +34,17 @@ std::chrono::milliseconds Elector::Step() {
 }
 
 void Elector::TryOnce(Clock::TimePoint sent) {
-  const bool renewing = leading() && observed_ != nullptr;
+  // What was read after a write that failed may be another's.
+  const bool renewing = leading() && observed_ != nullptr && record_.holder == options_.identity;
   if (!renewing) {
     const Result<ObjectPtr> found = api_.Get(Kind::kLease, options_.lease);
     if (found.ok()) {
       Observe(*found);
-      if (HeldByOther(sent)) return;
+      if (HeldByOther(sent)) {
+        if (leading()) LogError("lease taken by another", {{"holder", record_.holder}});
+        SetLeading(false, sent, 0);
+        return;
+      }
     } else if (!IsNotFound(found.status())) {
       LogWarn("lease unreadable", {{"reason", found.status().message()}});
       return;
@@ -48,7 +53,8 @@ void Elector::TryOnce(Clock::TimePoint sent) {
     }
   }
   const bool create = observed_ == nullptr;
-  const bool was_leading = leading();
+  // Not when another had it in between and gave it back: that was a term of its own.
+  const bool was_leading = leading() && (create || record_.holder == options_.identity);
   Record next = create ? Record{} : record_;
   next.holder = options_.identity;
   next.duration = options_.lease_duration;

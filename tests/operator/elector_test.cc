@@ -90,6 +90,42 @@ TEST_F(ElectorTest, TermsGoOnWhenTheLeaseIsDeleted) {
   EXPECT_NE(elector.lease_uid(), uid);
 }
 
+// Somebody took the Lease from a leader that is alive: it must see that, and not write over it.
+TEST_F(ElectorTest, LeaderWhoseLeaseIsTakenStepsDownAtOnce) {
+  Elector a(*api_, clock_, OptionsOf("a"));
+  a.Step();
+  Elector::Options force = OptionsOf("b");
+  force.previous_holder_is_gone = true;
+  Elector b(*api_, clock_, force);
+  b.Step();
+  ASSERT_TRUE(b.leading());
+  a.Step();  // the renewal fails
+  for (int i = 0; i < 4; ++i) {
+    a.Step();
+    EXPECT_FALSE(a.leading());
+    clock_.Advance(seconds(1));
+    b.Step();
+    EXPECT_TRUE(b.leading());
+  }
+  EXPECT_EQ(a.term(), 1U);
+  EXPECT_EQ(b.term(), 2U);
+}
+
+// And when that other one has given it back, what follows is a term after the other's.
+TEST_F(ElectorTest, LeaseThatCameBackFromAnotherBeginsANewTerm) {
+  Elector a(*api_, clock_, OptionsOf("a"));
+  a.Step();
+  Elector::Options force = OptionsOf("b");
+  force.previous_holder_is_gone = true;
+  Elector b(*api_, clock_, force);
+  b.Step();
+  b.Release();
+  a.Step();  // the renewal fails
+  a.Step();
+  EXPECT_TRUE(a.leading());
+  EXPECT_EQ(a.term(), 3U);
+}
+
 TEST_F(ElectorTest, RaisedTermIsABeginningOfANewOne) {
   int changes = 0;
   Elector::Options options = OptionsOf("a");
