@@ -25,7 +25,7 @@ MemberState NextMemberState(const MemberObservation& seen, const LossRules& rule
   const bool may_judge = seen.leadership_age >= rules.grace;
   if (seen.node_gone && may_judge) return MemberState::kLost;
   const std::chrono::milliseconds silence = std::min(seen.last_heartbeat_age, seen.leadership_age);
-  if (silence < rules.suspect_after) return StateWhenHeard(seen);
+  if (silence < rules.suspect_after) return seen.heard ? StateWhenHeard(seen) : seen.state;
   if (!may_judge || seen.state == MemberState::kLost) return seen.state;
   if (silence >= rules.grace) return MemberState::kLost;
   return seen.state == MemberState::kDraining ? seen.state : MemberState::kSuspect;

@@ -19,6 +19,7 @@ struct LossRules {
 
 struct MemberObservation {
   MemberState state = MemberState::kActive;
+  bool heard = true;  // in this leadership; else last_heartbeat_age is that of the leadership
   std::chrono::milliseconds last_heartbeat_age{0};
   std::chrono::milliseconds leadership_age{0};  // since this operator became leader
   bool node_gone = false;                       // its Node object no longer exists
@@ -26,9 +27,10 @@ struct MemberObservation {
 };
 
 // The state a member has next. Silence counts only from the start of this leadership, and nobody
-// becomes Suspect or Lost before one full grace of it: a new leader has heard from nobody yet. A
-// member heard again is Active, or Joining if it had not joined in full or lost its slots. Draining
-// ends only as Lost; Joining ends by JoinSharePermille(), Recovering by the agent's own report.
+// becomes Suspect or Lost before one full grace of it: a new leader has heard from nobody yet. Nor
+// does anybody come back before it was heard. A member heard again is Active, or Joining if it had
+// not joined in full or lost its slots. Draining ends only as Lost; Joining ends by
+// JoinSharePermille(), Recovering by the agent's own report.
 MemberState NextMemberState(const MemberObservation& seen, const LossRules& rules);
 
 struct JoinRules {

@@ -49,6 +49,16 @@ TEST(NextMemberState, AccusesNobodyInTheFirstGraceOfALeadership) {
   EXPECT_EQ(Next(kActive, minutes(30), minutes(5)), kLost);
 }
 
+TEST(NextMemberState, TakesNobodyBackWhoWasNotHeard) {
+  for (const MemberState state : {kActive, kSuspect, kLost, kDraining}) {
+    const MemberObservation fresh{.state = state,
+                                  .heard = false,
+                                  .last_heartbeat_age = seconds(1),
+                                  .leadership_age = seconds(1)};
+    EXPECT_EQ(NextMemberState(fresh, kRules), state);
+  }
+}
+
 TEST(NextMemberState, LosesAMemberWhoseNodeIsGone) {
   MemberObservation gone{.state = kActive, .leadership_age = minutes(5), .node_gone = true};
   EXPECT_EQ(NextMemberState(gone, kRules), kLost);
