@@ -68,6 +68,7 @@ Status LocalOperator::Parts::StartRuntime(const std::string& admin_token) {
   options.agent_namespace = kAgentNamespace;
   // The directory's lock is ours, so whoever held the Lease is dead.
   options.previous_holder_is_gone = true;
+  options.has_services = false;
   KVF_ASSIGN_OR_RETURN(runtime, OperatorRuntime::Start(*api, *api, metrics, std::move(options)));
   return Status::Ok();
 }

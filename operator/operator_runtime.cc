@@ -64,6 +64,7 @@ void OperatorRuntime::Parts::MakeLoop(kube::KubeApi& api, kube::KubeClient& leas
   dialer = std::make_unique<GrpcAgentDialer>(options.admin_token);
   ControlLoop::Options control;
   control.agent_namespace = options.agent_namespace;
+  control.reconciler.connection.from_members = !options.has_services;
   control.registry.operator_id = identity;
   control.registry.heartbeat = kHeartbeat;
   loop = std::make_unique<ControlLoop>(

@@ -27,6 +27,8 @@ class OperatorRuntime {
     std::string agent_namespace;
     // The Lease's holder cannot be alive (a lock proves it): lead at once.
     bool previous_holder_is_gone = false;
+    // Engines find agents by the cluster's Services; else by the members' addresses.
+    bool has_services = true;
   };
 
   // `elections`: the same API over a connection of its own, where there is one to speak of.

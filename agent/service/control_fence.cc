@@ -76,4 +76,12 @@ std::uint64_t ControlFence::highest_term() const {
   return sequences_.empty() ? 0 : sequences_.back().highest_term;
 }
 
+std::uint64_t ControlFence::HighestTermOf(const std::string& lease_uid) const {
+  MutexLock lock(mu_);
+  for (const Sequence& sequence : sequences_) {
+    if (sequence.lease_uid == lease_uid) return sequence.highest_term;
+  }
+  return 0;
+}
+
 }  // namespace kvfabric

@@ -42,6 +42,8 @@ class ControlFence {
 
   // Of the Lease that spoke last.
   std::uint64_t highest_term() const EXCLUDES(mu_);
+  // Of this Lease; 0 when it is not known. What a refused hello is answered with.
+  std::uint64_t HighestTermOf(const std::string& lease_uid) const EXCLUDES(mu_);
 
  private:
   struct Sequence {

@@ -89,7 +89,9 @@ class Body : public std::enable_shared_from_this<Body> {
   void Obey() {
     const Status status = in_.has_hello() ? OnHello() : OnOrder();
     v1::ControlUp up;
-    up.set_acknowledged_term(shared_->fence.highest_term());
+    // An operator that is refused learns the term that its own Lease has reached here.
+    up.set_acknowledged_term(in_.has_hello() ? shared_->fence.HighestTermOf(in_.hello().lease_uid())
+                                             : shared_->fence.highest_term());
     if (status.ok()) {
       shared_->orders.Add();
       if (in_.has_hello()) FillHello(*up.mutable_hello());

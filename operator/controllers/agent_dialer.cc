@@ -163,7 +163,9 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
   void Tell() {
     MutexLock lock(listener_mu_);
     if (listener_ == nullptr) return;
-    if (!in_.refused().empty()) listener_->OnRefused(in_.refused().substr(0, kMaxRefusalBytes));
+    if (!in_.refused().empty()) {
+      listener_->OnRefused(in_.refused().substr(0, kMaxRefusalBytes), in_.acknowledged_term());
+    }
     if (in_.has_hello()) {
       const v1::AgentHello& hello = in_.hello();
       listener_->OnIntroduction({hello.node_name(), hello.agent_uid(), hello.boot_epoch(),

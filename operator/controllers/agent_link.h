@@ -105,7 +105,8 @@ class AgentLinkListener {
   virtual ~AgentLinkListener() = default;
   virtual void OnIntroduction(AgentIntroduction introduction) = 0;
   virtual void OnReport(AgentReport report) = 0;
-  virtual void OnRefused(std::string why) = 0;
+  // `known_term`: the highest the agent has seen of our Lease, 0 when it did not say.
+  virtual void OnRefused(std::string why, std::uint64_t known_term) = 0;
   // Last call: the stream has ended.
   virtual void OnClosed(Status why) = 0;
 };

@@ -1,5 +1,6 @@
 #include "operator/controllers/agent_mailbox.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvfabric {
@@ -13,8 +14,11 @@ class AgentMailbox::Listener final : public AgentLinkListener {
   void OnReport(AgentReport report) override {
     mailbox_.Post(link_, [&](AgentNews& news) { news.report = std::move(report); });
   }
-  void OnRefused(std::string why) override {
-    mailbox_.Post(link_, [&](AgentNews& news) { news.refused = std::move(why); });
+  void OnRefused(std::string why, std::uint64_t known_term) override {
+    mailbox_.Post(link_, [&](AgentNews& news) {
+      news.refused = std::move(why);
+      news.known_term = std::max(news.known_term, known_term);
+    });
   }
   void OnClosed(Status why) override {
     mailbox_.Post(link_, [&](AgentNews& news) { news.closed = std::move(why); });

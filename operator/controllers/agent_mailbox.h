@@ -24,6 +24,7 @@ struct AgentNews {
   std::optional<AgentIntroduction> introduction;
   std::optional<AgentReport> report;
   std::optional<std::string> refused;
+  std::uint64_t known_term = 0;  // highest that came with a refusal
   std::optional<Status> closed;
   Clock::TimePoint heard{};  // when the last of these came
 };

@@ -23,6 +23,7 @@ void AgentRegistry::StartTerm(std::uint64_t term, const std::string& lease_uid) 
   StopTerm();
   term_ = term;
   lease_uid_ = lease_uid;
+  highest_refusing_term_ = 0;
   for (auto& [name, agent] : agents_) {
     agent.heard = false;
     agent.last_heard = clock_.Now();
@@ -207,6 +208,7 @@ bool AgentRegistry::Handle(AgentLinkId id, AgentNews& news) {
     if (links_.count(id) == 0) return true;
   }
   const std::string node = it->second.node_name;
+  if (node.empty()) highest_refusing_term_ = std::max(highest_refusing_term_, news.known_term);
   if (!node.empty()) {
     NodeAgent& agent = agents_[node];
     if (news.report.has_value()) {

@@ -78,6 +78,8 @@ class AgentRegistry {
   bool HasPodOn(const std::string& node_name) const;
   // Of the maps of these pools at connected agents.
   std::uint64_t HighestAppliedTerm(const std::set<std::string>& pool_uids) const;
+  // That an agent answered a refused hello with, in this term; 0 = none did. Counts in our Lease.
+  std::uint64_t highest_refusing_term() const { return highest_refusing_term_; }
   // Agents that were refused because their name is taken, and agents that obey another operator:
   // texts for people, by address.
   const std::map<std::string, std::string>& refused() const { return refused_; }
@@ -131,6 +133,7 @@ class AgentRegistry {
   std::chrono::milliseconds hold_{300'000};
   std::optional<std::uint64_t> term_;  // set while leading
   std::string lease_uid_;              // of term_
+  std::uint64_t highest_refusing_term_ = 0;
   AgentLinkId next_link_ = 1;
   std::map<kube::ObjectName, AgentPodFacts> pods_;
   std::map<kube::ObjectName, Dialling> dialling_;

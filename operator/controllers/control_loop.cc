@@ -22,6 +22,20 @@ struct ControlLoop::Probe {
         status_writes(registry.GetGauge("kvfabric_operator_status_writes",
                                         "Pool statuses written since the start")),
         queue_depth(registry.GetGauge("kvfabric_operator_queue_depth", "Pools that wait")),
+        mass_failure(registry.GetGauge("kvfabric_operator_held_members",
+                                       "Members that are kept from changing hands, by brake",
+                                       {{"brake", "mass_failure"}})),
+        flapping(registry.GetGauge("kvfabric_operator_held_members",
+                                   "Members that are kept from changing hands, by brake",
+                                   {{"brake", "flapping"}})),
+        proposals(registry.GetGauge("kvfabric_operator_waiting_proposals",
+                                    "Pools whose moves wait for an approval")),
+        events_written(registry.GetGauge("kvfabric_operator_events",
+                                         "Events about pools since the start, by result",
+                                         {{"result", "written"}})),
+        events_failed(registry.GetGauge("kvfabric_operator_events",
+                                        "Events about pools since the start, by result",
+                                        {{"result", "failed"}})),
         leading(registry.GetGauge("kvfabric_operator_leading", "1 while this process leads")),
         term(registry.GetGauge("kvfabric_operator_term", "Term of the leadership")),
         connected(registry.GetGauge("kvfabric_operator_agents", "Agents, by connection",
@@ -34,6 +48,11 @@ struct ControlLoop::Probe {
   Gauge& map_writes;
   Gauge& status_writes;
   Gauge& queue_depth;
+  Gauge& mass_failure;
+  Gauge& flapping;
+  Gauge& proposals;
+  Gauge& events_written;
+  Gauge& events_failed;
   Gauge& leading;
   Gauge& term;
   Gauge& connected;
@@ -96,9 +115,11 @@ ControlLoop::ControlLoop(const Environment& environment, Options options)
     if (before == nullptr || after == nullptr || !(*before == *after)) pods_changed_ = true;
   });
   fenced_ = std::make_unique<kube::FencedKube>(api, *environment_.elector);
+  PoolReconciler::Options reconciler = options_.reconciler;
+  reconciler.events.instance = options_.registry.operator_id;
   reconciler_ = std::make_unique<PoolReconciler>(
       *fenced_, PoolReconciler::Caches{pools_.get(), maps_.get(), nodes_.get()}, *registry_, clock,
-      options_.reconciler);
+      std::move(reconciler));
 }
 
 ControlLoop::~ControlLoop() { Stop(); }
@@ -142,8 +163,10 @@ void ControlLoop::FollowLeadership() {
 void ControlLoop::CatchUpTerm() {
   std::set<std::string> uids;
   for (const auto& [name, pool] : *pools_->snapshot()) uids.insert(pool->meta.uid);
-  const std::uint64_t seen = registry_->HighestAppliedTerm(uids);
-  if (seen <= *term_) return;
+  const std::uint64_t seen =
+      std::max(registry_->HighestAppliedTerm(uids), registry_->highest_refusing_term());
+  if (seen <= std::max(*term_, raised_)) return;
+  raised_ = seen;
   LogWarn("agents know a higher term than the Lease: was it deleted, or the store restored?",
           {{"term", *term_}, {"seen", seen}});
   environment_.elector->RaiseTerm(seen);
@@ -194,12 +217,24 @@ void ControlLoop::Step() {
   probe_->map_writes.Set(static_cast<double>(reconciler_->map_writes()));
   probe_->status_writes.Set(static_cast<double>(reconciler_->status_writes()));
   probe_->queue_depth.Set(static_cast<double>(queue_->waiting()));
+  SetHeld();
   const auto connected = std::count_if(registry_->agents().begin(), registry_->agents().end(),
                                        [](const auto& entry) { return entry.second.connected; });
   probe_->connected.Set(static_cast<double>(connected));
   probe_->away.Set(static_cast<double>(registry_->agents().size()) -
                    static_cast<double>(connected));
   last_step_.store(environment_.clock->Now().time_since_epoch().count(), std::memory_order_release);
+}
+
+void ControlLoop::SetHeld() {
+  // Who does not lead holds nobody.
+  const PoolReconciler::Held held =
+      term_.has_value() ? reconciler_->held() : PoolReconciler::Held{};
+  probe_->mass_failure.Set(static_cast<double>(held.mass_failure));
+  probe_->flapping.Set(static_cast<double>(held.flapping));
+  probe_->proposals.Set(static_cast<double>(held.proposals));
+  probe_->events_written.Set(static_cast<double>(reconciler_->events().written()));
+  probe_->events_failed.Set(static_cast<double>(reconciler_->events().failed()));
 }
 
 Clock::TimePoint ControlLoop::NextDue() const {

@@ -74,12 +74,14 @@ class ControlLoop {
   struct Probe;
 
   void FollowLeadership();
-  // Agents that obey us have seen a higher term of one of our pools: the Lease is not the one that
-  // counted it, and they would refuse our maps for good.
+  // Agents have seen a higher term, of one of our pools (the Lease was deleted) or of our Lease
+  // (the store is an older copy): they would refuse us for good. The elector takes a higher one by
+  // writing the Lease, so a leader that was deposed gains nothing by it.
   void CatchUpTerm();
   void ReconcileDue();
   void EnqueueAll(Clock::Duration delay);
   void SetIdentityHold();
+  void SetHeld();
 
   const Environment environment_;
   const Options options_;
@@ -94,7 +96,8 @@ class ControlLoop {
   std::unique_ptr<kube::FencedKube> fenced_;  // what reconcilers write through
   std::unique_ptr<PoolReconciler> reconciler_;
   std::optional<std::uint64_t> term_;
-  std::string lease_uid_;  // of term_
+  std::string lease_uid_;     // of term_
+  std::uint64_t raised_ = 0;  // highest term the elector was told of
   bool pods_changed_ = true;
 
   std::atomic<bool> synced_{false};  // release when set, acquire when read

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "placement/consistent_hash.h"
-#include "placement/sticky_quota.h"
+#include "operator/controllers/pool_plan.h"
 
 namespace kvfabric {
 namespace {
-
-constexpr std::uint64_t kDeadBandPercent = 10;
 
 // States between which a member keeps its slots and nothing is planned.
 bool Owns(MemberState state) {
@@ -17,20 +14,8 @@ bool Owns(MemberState state) {
          state == MemberState::kSuspect;
 }
 
-bool WeightMoved(std::uint64_t stored, std::uint64_t now) {
-  const std::uint64_t difference = stored > now ? stored - now : now - stored;
-  return difference > stored / 100 * kDeadBandPercent + stored % 100 * kDeadBandPercent / 100;
-}
-
-const Member* FindNode(const ShardMap& map, const std::string& node) {
-  for (const Member& member : map.members) {
-    if (member.node_name == node) return &member;
-  }
-  return nullptr;
-}
-
 // Why `now` needs a new map where `stored` is in it; "" = it does not.
-std::string CauseOf(const Member& stored, const Member& now) {
+std::string CauseOf(const Member& stored, const Member& now, bool may_balance) {
   const std::string node = "node " + now.node_name;
   if (Owns(stored.state) != Owns(now.state) || (!Owns(now.state) && stored.state != now.state)) {
     return node + " is " + std::string(MemberStateName(now.state));
@@ -43,28 +28,8 @@ std::string CauseOf(const Member& stored, const Member& now) {
     return node + " has a new address";
   }
   if (stored.zone != now.zone) return node + " is in another failure domain";
-  if (WeightMoved(stored.weight, now.weight)) return node + " has another capacity";
+  if (may_balance && WeightMoved(stored.weight, now.weight)) return node + " has another capacity";
   return "";
-}
-
-const Planner& PlannerOf(const PoolSpec& spec) {
-  static const StickyQuota sticky;
-  static const ConsistentHash hash{ConsistentHash::Options{}};
-  if (spec.sharding.algorithm == "ConsistentHash") return hash;
-  return sticky;
-}
-
-// Agents that took over a node's name take its place: to the planner they are the same member.
-ShardMap WithNewIdentities(const ShardMap& stored, const std::vector<TrackedMember>& members) {
-  ShardMap out = stored;
-  for (const TrackedMember& tracked : members) {
-    for (Member& member : out.members) {
-      if (member.node_name == tracked.plan.member.node_name) {
-        member.agent_uid = tracked.plan.member.agent_uid;
-      }
-    }
-  }
-  return out;
 }
 
 void FindLosses(const ShardMap& stored, const ShardMap& next, MapChange* change) {
@@ -108,15 +73,14 @@ std::string MapPlanner::Cause(const Input& input) {
       const Member* before = FindNode(stored, now.node_name);
       if (before == nullptr) return "node " + now.node_name + " joins";
       ++known;
-      const std::string cause = CauseOf(*before, now);
+      const std::string cause = CauseOf(*before, now, input.may_balance);
       if (!cause.empty()) return cause;
     }
     if (known != stored.members.size()) return "a node has left";
-    const bool may_balance =
-        input.converged && spec.rebalance.mode == "Automatic" &&
-        (!last_change_.has_value() || input.now - *last_change_ >= options_.pace);
+    const bool may_balance = input.may_balance && (!last_change_.has_value() ||
+                                                   input.now - *last_change_ >= options_.pace);
     if (may_balance && SharesMoved(*input.members)) return "joining nodes get a larger share";
-    if (may_balance && unbalanced_) return "slots are still to move";
+    if (may_balance && (unbalanced_ || input.work_left)) return "slots are still to move";
   }
   if (input.highest_epoch > stored.epoch) return "an agent knows a higher epoch";
   return "";
@@ -134,23 +98,17 @@ Result<std::optional<MapChange>> MapPlanner::Next(const Input& input) {
     change.remaining = remaining_;
     epoch = std::max(epoch, input.stored->epoch);
   } else {
-    PlanInput plan_input;
-    plan_input.pool_uid = input.pool->meta.uid;
-    std::optional<ShardMap> previous;
+    PoolPlanInput wanted;
+    wanted.pool = input.pool;
+    wanted.stored = input.stored;
+    wanted.members = input.members;
+    wanted.bytes_per_slot = input.bytes_per_slot;
     if (input.stored != nullptr) {
-      previous = WithNewIdentities(*input.stored, *input.members);
-      plan_input.previous = &*previous;
       epoch = std::max(epoch, input.stored->epoch);
+      wanted.hold_weights = !input.may_balance;
+      if (!input.may_balance) wanted.balance_slots_max = 0;
     }
-    for (const TrackedMember& tracked : *input.members) plan_input.members.push_back(tracked.plan);
-    plan_input.slot_count = spec.sharding.slots;
-    plan_input.replicas = spec.sharding.replicas;
-    const std::vector<std::uint64_t> slot_bytes(spec.sharding.slots, input.bytes_per_slot);
-    if (input.bytes_per_slot != 0) plan_input.slot_bytes = slot_bytes;
-    const bool may_balance =
-        input.stored == nullptr || (input.converged && spec.rebalance.mode == "Automatic");
-    if (!may_balance) plan_input.balance_slots_max = 0;
-    KVF_ASSIGN_OR_RETURN(PlanResult plan, PlannerOf(spec).Plan(plan_input));
+    KVF_ASSIGN_OR_RETURN(PlanResult plan, PlanPool(wanted));
     Remember(input, plan);
     const bool same = input.stored != nullptr && plan.map.members == input.stored->members &&
                       plan.map.table == input.stored->table;

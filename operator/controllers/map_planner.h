@@ -38,7 +38,9 @@ class MapPlanner {
     const Pool* pool = nullptr;
     const ShardMap* stored = nullptr;  // null = none yet
     const std::vector<TrackedMember>* members = nullptr;
-    bool converged = true;            // agents have applied the stored map
+    // Moves that only balance may be made; else only what loss, drain and leaving demand.
+    bool may_balance = true;
+    bool work_left = false;           // moves for balance are known to be left: plan again
     std::uint64_t highest_epoch = 0;  // that any agent reports
     std::uint64_t term = 0;
     std::uint64_t bytes_per_slot = 0;  // for the cost of moves; 0 = not known

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "operator/controllers/leave_signal.h"
 #include "placement/rebalance_rules.h"
 
 namespace kvfabric {
@@ -15,11 +16,6 @@ using std::chrono::milliseconds;
 const NodeFacts* FindNode(const World& world, const std::string& name) {
   const auto it = world.nodes->find({"", name});
   return it == world.nodes->end() ? nullptr : it->second.get();
-}
-
-bool ShouldLeave(const PoolSpec& spec, const NodeFacts& node) {
-  return node.drain_asked || (node.unschedulable && spec.rebalance.drain_on_cordon) ||
-         !NodeFits(node, spec.placement);
 }
 
 std::string ZoneOf(const PoolSpec& spec, const NodeFacts* node, const std::string& otherwise) {
@@ -63,6 +59,40 @@ milliseconds ElapsedOf(const ShardMap& map, const std::string& node, millisecond
 
 }  // namespace
 
+milliseconds MemberTracker::SilenceOf(const std::string& node, const World& world) const {
+  const auto leadership = duration_cast<milliseconds>(world.now - world.leading_since);
+  const NodeAgent* agent = world.registry->Find(node);
+  if (agent == nullptr || !agent->heard) return leadership;
+  return std::min(leadership, duration_cast<milliseconds>(world.now - agent->last_heard));
+}
+
+void MemberTracker::LookForMassFailure(const Pool& pool, const ShardMap& stored,
+                                       const World& world) {
+  mass_failure_.clear();
+  const milliseconds grace = pool.spec.rebalance.node_loss_grace;
+  // Before that nobody is judged at all.
+  if (world.now - world.leading_since < grace) return;
+  std::vector<LossCandidate> candidates;
+  for (const Member& member : stored.members) {
+    if (member.state == MemberState::kDraining) continue;
+    const milliseconds silence = SilenceOf(member.node_name, world);
+    candidates.push_back({member.node_name, member.zone, silence >= options_.suspect_after,
+                          world.now - silence, member.state == MemberState::kLost});
+  }
+  const auto silent = std::count_if(candidates.begin(), candidates.end(),
+                                    [](const LossCandidate& c) { return c.silent; });
+  if (silent < 2) return;  // nearly always
+  LossBrakeRules rules = options_.brake;
+  rules.window = std::min(rules.window, grace);
+  mass_failure_ = FindMassFailure(candidates, rules);
+  const auto confirmed = pool.meta.annotations.find(kConfirmLossAnnotation);
+  std::erase_if(mass_failure_, [&](const std::string& node) {
+    // A Node that was deleted is a person's or an autoscaler's word.
+    return FindNode(world, node) == nullptr ||
+           (confirmed != pool.meta.annotations.end() && LossIsConfirmed(confirmed->second, node));
+  });
+}
+
 MemberState MemberTracker::NextState(const Pool& pool, const ShardMap& stored, MemberIndex index,
                                      const World& world) {
   const Member& member = stored.members[index];
@@ -71,23 +101,30 @@ MemberState MemberTracker::NextState(const Pool& pool, const ShardMap& stored, M
   MemberObservation seen;
   seen.state = member.state;
   seen.leadership_age = duration_cast<milliseconds>(world.now - world.leading_since);
-  const bool heard = agent != nullptr && agent->heard;
-  seen.last_heartbeat_age =
-      heard ? duration_cast<milliseconds>(world.now - agent->last_heard) : seen.leadership_age;
+  seen.heard = agent != nullptr && agent->heard;
+  seen.last_heartbeat_age = SilenceOf(member.node_name, world);
   const LossRules rules{options_.suspect_after, pool.spec.rebalance.node_loss_grace};
   seen.node_gone =
       node == nullptr && seen.leadership_age >= rules.grace && world.node_is_gone(member.node_name);
   const auto join = joins_.find(member.node_name);
   seen.joined = join == joins_.end() || join->second.done;
   MemberState state = NextMemberState(seen, rules);
-  const bool current = heard && seen.last_heartbeat_age < rules.suspect_after;
+  const bool fell = state == MemberState::kLost && member.state != MemberState::kLost;
+  if (fell && mass_failure_.count(member.node_name) != 0) state = MemberState::kSuspect;
+  const bool current = seen.heard && seen.last_heartbeat_age < rules.suspect_after;
+  if (current || state == MemberState::kSuspect || state == MemberState::kLost) {
+    flaps_.See(member.node_name, !current, world.now, world.now_unix_us);
+  }
+  if (member.state == MemberState::kLost && flaps_.Holds(member.node_name, world.now)) {
+    return MemberState::kLost;
+  }
   if (current && agent->report.has_value()) {
     const bool recovering = agent->report->recovering;
     if (recovering && state == MemberState::kActive) state = MemberState::kRecovering;
     if (!recovering && state == MemberState::kRecovering) state = MemberState::kActive;
   }
   if (state == MemberState::kLost || node == nullptr) return state;
-  if (ShouldLeave(pool.spec, *node)) return MemberState::kDraining;
+  if (!LeaveSignal(pool.spec, *node).empty()) return MemberState::kDraining;
   // Taken back: it gets its share again step by step.
   return state == MemberState::kDraining && current ? MemberState::kJoining : state;
 }
@@ -102,10 +139,14 @@ void MemberTracker::Ramp(const PoolSpec& spec, const ShardMap* stored, Member* m
   const milliseconds warmup = spec.rebalance.join_warmup;
   auto [it, fresh] = joins_.try_emplace(member->node_name);
   Join& join = it->second;
-  if (fresh) {
+  if (fresh || hold_joins_) {
     const milliseconds elapsed =
         stored == nullptr ? milliseconds(0) : ElapsedOf(*stored, member->node_name, warmup);
     join.began = now - elapsed;
+    if (hold_joins_ && elapsed.count() == 0) {
+      plan->quota_permille = 0;
+      return;
+    }
   }
   plan->quota_permille = JoinSharePermille(duration_cast<milliseconds>(now - join.began),
                                            {warmup, spec.rebalance.join_ramp_percent});
@@ -140,6 +181,7 @@ std::optional<TrackedMember> MemberTracker::Follow(const Pool& pool, const Shard
   }
   member.zone = ZoneOf(pool.spec, node, member.zone);
   Ramp(pool.spec, &stored, &member, &out.plan, world.now);
+  out.held_back = member.state == MemberState::kLost && out.serving;
   // Who owns nothing leaves the list when there is nobody left to come back.
   const bool pod_is_there =
       agent != nullptr && !agent->pod.name.empty() && world.registry->PodExists(agent->pod);
@@ -155,9 +197,11 @@ std::optional<TrackedMember> MemberTracker::Follow(const Pool& pool, const Shard
 std::optional<TrackedMember> MemberTracker::Admit(const Pool& pool, const NodeAgent& agent,
                                                   const World& world) {
   const NodeFacts* node = FindNode(world, agent.node_name);
-  if (node == nullptr || ShouldLeave(pool.spec, *node)) return std::nullopt;
+  if (node == nullptr || !MayJoin(pool.spec, *node)) return std::nullopt;
   if (!agent.connected || !agent.report.has_value()) return std::nullopt;
   if (world.now - agent.last_heard >= options_.suspect_after) return std::nullopt;
+  flaps_.See(agent.node_name, false, world.now, world.now_unix_us);
+  if (flaps_.Holds(agent.node_name, world.now)) return std::nullopt;
   if (!agent.report->ready || agent.report->recovering) return std::nullopt;
   const AgentPoolReport* report = agent.report->FindPool(pool.meta.uid);
   if (report == nullptr || report->capacity_bytes == 0) return std::nullopt;
@@ -176,10 +220,14 @@ std::optional<TrackedMember> MemberTracker::Admit(const Pool& pool, const NodeAg
 }
 
 std::vector<TrackedMember> MemberTracker::Observe(const Pool& pool, const ShardMap* stored,
-                                                  const World& world) {
+                                                  const World& world, bool hold_joins) {
   std::vector<TrackedMember> out;
   std::set<std::string> named;
+  flaps_.Retain([&](const std::string& node) { return FindNode(world, node) != nullptr; });
+  mass_failure_.clear();
   if (stored != nullptr) {
+    LookForMassFailure(pool, *stored, world);
+    hold_joins_ = hold_joins || !mass_failure_.empty();
     for (std::size_t i = 0; i < stored->members.size(); ++i) {
       const auto index = static_cast<MemberIndex>(i);
       if (auto member = Follow(pool, *stored, index, world)) {
@@ -208,7 +256,7 @@ std::vector<TrackedMember> MemberTracker::Observe(const Pool& pool, const ShardM
 std::uint32_t MemberTracker::CountDesired(const PoolSpec& spec, const World& world) {
   std::uint32_t count = 0;
   for (const auto& [name, node] : *world.nodes) {
-    if (ShouldLeave(spec, *node)) continue;
+    if (!MayJoin(spec, *node)) continue;
     count += world.registry->HasPodOn(node->name) ? 1U : 0U;
   }
   return count;

@@ -1,9 +1,6 @@
 #include "operator/controllers/pool_config.h"
 
 #include <algorithm>
-#include <tuple>
-
-#include "operator/specs/quantity.h"
 
 namespace kvfabric {
 
@@ -34,29 +31,6 @@ std::optional<AgentPoolConfig> ConfigFor(const Pool& pool) {
                std::chrono::duration_cast<std::chrono::seconds>(spec.rebalance.drain_timeout));
   out.lookup_deadline = spec.access.lookup_deadline;
   out.paused = spec.paused;
-  return out;
-}
-
-std::map<std::string, std::string> FindOversubscribed(
-    std::vector<std::shared_ptr<const Pool>> pools, std::uint64_t smallest_arena_bytes) {
-  std::sort(pools.begin(), pools.end(), [](const auto& a, const auto& b) {
-    return std::tie(a->meta.creation_timestamp, a->meta.uid) <
-           std::tie(b->meta.creation_timestamp, b->meta.uid);
-  });
-  std::map<std::string, std::string> out;
-  std::uint64_t taken = 0;
-  for (const auto& pool : pools) {
-    const TierSpec* dram = pool->spec.Tier(TierType::kDram);
-    if (!pool->faults.empty() || dram == nullptr || !NotBuilt(pool->spec).empty()) continue;
-    const std::uint64_t left = smallest_arena_bytes - std::min(taken, smallest_arena_bytes);
-    if (dram->capacity_bytes > left) {
-      out[pool->meta.uid] = "capacityPerNode " + FormatQuantity(dram->capacity_bytes) +
-                            " is more than the nodes have left (" + FormatQuantity(left) +
-                            " beside older pools): lower it, or give the agents larger arenas";
-    } else {
-      taken += dram->capacity_bytes;
-    }
-  }
   return out;
 }
 

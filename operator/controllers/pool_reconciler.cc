@@ -6,6 +6,7 @@
 
 #include "common/log.h"
 #include "operator/controllers/pool_config.h"
+#include "operator/controllers/pool_events.h"
 #include "operator/controllers/pool_status_builder.h"
 #include "operator/kube/api_error.h"
 #include "operator/kube/timestamp.h"
@@ -28,7 +29,12 @@ std::string TextOf(const std::vector<kube::Cause>& causes) {
 
 PoolReconciler::PoolReconciler(kube::KubeClient& api, const Caches& caches, AgentRegistry& registry,
                                const Clock& clock, Options options)
-    : api_(api), caches_(caches), registry_(registry), clock_(clock), options_(options) {}
+    : api_(api),
+      caches_(caches),
+      registry_(registry),
+      clock_(clock),
+      options_(options),
+      events_(api, clock, options.events) {}
 
 void PoolReconciler::StartTerm(std::uint64_t term) {
   term_ = term;
@@ -41,6 +47,7 @@ World PoolReconciler::Look() const {
   world.nodes = caches_.nodes->snapshot().get();
   world.registry = &registry_;
   world.now = clock_.Now();
+  world.now_unix_us = clock_.UnixMicros();
   world.leading_since = leading_since_;
   world.node_is_gone = [this](const std::string& node) {
     return kube::IsNotFound(api_.Get(Kind::kNode, {"", node}).status());
@@ -48,21 +55,13 @@ World PoolReconciler::Look() const {
   return world;
 }
 
-PoolReconciler::Judgement PoolReconciler::Judge(const Pool& pool) const {
+PoolReconciler::Judgement PoolReconciler::Judge(const Pool& pool) {
   if (!pool.faults.empty()) return {"Invalid", TextOf(pool.faults)};
   const std::vector<kube::Cause> missing = NotBuilt(pool.spec);
   if (!missing.empty()) return {"NotBuilt", TextOf(missing)};
-  std::uint64_t arena = UINT64_MAX;
-  for (const auto& [name, agent] : registry_.agents()) {
-    if (agent.connected && agent.report.has_value()) {
-      arena = std::min(arena, agent.report->arena_bytes);
-    }
-  }
-  std::vector<std::shared_ptr<const Pool>> all;
-  for (const auto& [name, other] : *caches_.pools->snapshot()) all.push_back(other);
-  const auto too_much = FindOversubscribed(std::move(all), arena);
-  const auto it = too_much.find(pool.meta.uid);
-  if (it != too_much.end()) return {"Oversubscribed", it->second};
+  const std::string too_much = capacity_.Judge(pool, caches_.pools->snapshot(),
+                                               caches_.nodes->snapshot(), registry_, clock_.Now());
+  if (!too_much.empty()) return {"Oversubscribed", too_much};
   return {};
 }
 
@@ -108,12 +107,14 @@ Status PoolReconciler::Reconcile(const kube::ObjectName& name) {
     pools_.erase(it);
     it = pools_.end();
   }
-  if (it == pools_.end()) it = pools_.emplace(name, State(options_)).first;
+  const bool fresh = it == pools_.end();
+  if (fresh) it = pools_.emplace(name, State(options_)).first;
   State& state = it->second;
   if (state.written_version > caches_.pools->resource_version()) return Status::Ok();  // next round
   state.pool = pool;
   TakeMap(name, &state);
   const World world = Look();
+  if (fresh) state.tracker.Restore(pool->status.unstable_nodes, world);
   const Judgement judgement = Judge(*pool);
   // A pool that ran before its config went wrong goes on with what can be run of it.
   if (judgement.reason.empty() || state.map.has_value()) {
@@ -124,11 +125,12 @@ Status PoolReconciler::Reconcile(const kube::ObjectName& name) {
   state.seen_in_term = true;
   state.members.clear();
   if (pool->faults.empty()) {
-    state.members =
-        state.tracker.Observe(*pool, state.map.has_value() ? &state.map->map : nullptr, world);
+    state.members = state.tracker.Observe(*pool, state.map.has_value() ? &state.map->map : nullptr,
+                                          world, HoldJoins(*pool));
     if (judgement.reason.empty() || state.map.has_value()) {
       KVF_RETURN_IF_ERROR(FollowMap(&state, world));
     }
+    if (judgement.reason.empty()) KeepConnection(&state, world);
   }
   return WriteStatus(&state, world, judgement);
 }
@@ -154,7 +156,9 @@ Status PoolReconciler::FollowMap(State* state, const World& world) {
   input.pool = &pool;
   input.stored = stored;
   input.members = &state->members;
-  input.converged = stored == nullptr || HasConverged(state->members, *stored, term_, registry_);
+  Proposer::Verdict verdict;
+  KVF_RETURN_IF_ERROR(MayBalance(state, &verdict, &input.may_balance));
+  input.work_left = verdict.may_move;
   input.highest_epoch = HighestEpoch(pool.meta.uid, registry_);
   input.term = term_;
   input.bytes_per_slot = BytesPerSlot(pool);
@@ -162,9 +166,40 @@ Status PoolReconciler::FollowMap(State* state, const World& world) {
   KVF_ASSIGN_OR_RETURN(std::optional<MapChange> change, state->planner.Next(input));
   if (!change.has_value()) {
     RefreshBytes(state);
+    // Not beside a new map: what is proposed is for the map that stands.
+    RebalanceStatus now = state->rebalance.value_or(pool.status.rebalance);
+    now.proposal = std::move(verdict.proposal);
+    now.last_approved = std::move(verdict.last_approved);
+    state->rebalance = std::move(now);
     return Status::Ok();
   }
   return WriteMap(state, std::move(*change));
+}
+
+bool PoolReconciler::HoldJoins(const Pool& pool) {
+  const std::string& mode = pool.spec.rebalance.mode;
+  return mode == "Paused" || (mode == "Propose" && !pool.status.rebalance.proposal.approved);
+}
+
+Status PoolReconciler::MayBalance(State* state, Proposer::Verdict* verdict, bool* may) const {
+  const Pool& pool = *state->pool;
+  const std::string& mode = pool.spec.rebalance.mode;
+  const ShardMap* stored = state->map.has_value() ? &state->map->map : nullptr;
+  verdict->last_approved = pool.status.rebalance.last_approved;
+  bool by_mode = mode == "Automatic";
+  if (mode == "Propose" && stored != nullptr && !pool.spec.paused) {
+    Proposer::Input input;
+    input.pool = &pool;
+    input.stored = stored;
+    input.members = &state->members;
+    input.bytes_per_slot = BytesPerSlot(pool);
+    input.now_unix_us = clock_.UnixMicros();
+    KVF_ASSIGN_OR_RETURN(*verdict, state->proposer.Look(input));
+    by_mode = verdict->may_move;
+  }
+  *may = by_mode && state->tracker.mass_failure().empty() &&
+         (stored == nullptr || HasConverged(state->members, *stored, term_, registry_));
+  return Status::Ok();
 }
 
 Status PoolReconciler::WriteMap(State* state, MapChange change) {
@@ -198,6 +233,8 @@ void PoolReconciler::NoteChange(const MapChange& change, bool first, State* stat
     // One story from the first move until all is settled.
     if (rebalance.slots_remaining == 0 && state->pool->status.rebalance.state != "Moving") {
       rebalance = RebalanceStatus{};
+      rebalance.proposal = state->pool->status.rebalance.proposal;
+      rebalance.last_approved = state->pool->status.rebalance.last_approved;
       rebalance.started_at = now;
     }
     rebalance.reason = change.reason;
@@ -234,6 +271,32 @@ void PoolReconciler::RefreshBytes(State* state) const {
   state->bytes_of = wanted;
 }
 
+void PoolReconciler::KeepConnection(State* state, const World& world) {
+  const ShardMap* map = state->map.has_value() ? &state->map->map : nullptr;
+  const Status kept = state->connection.Keep(*state->pool, map, api_, world.now);
+  if (kept.ok()) return;
+  LogWarn("connection ConfigMap not written",
+          {{"pool", state->pool->meta.name.ToString()}, {"reason", kept.message()}});
+}
+
+void PoolReconciler::TellEvents(const Pool& pool, const PoolStatus& written) {
+  const kube::EventSubject subject{Kind::kPool, pool.meta.name, pool.meta.uid};
+  for (const kube::EventText& text : EventsOf(pool.status, written)) events_.Record(subject, text);
+}
+
+PoolReconciler::Held PoolReconciler::held() const {
+  Held out;
+  for (const auto& [name, state] : pools_) {
+    out.mass_failure += state.tracker.mass_failure().size();
+    out.flapping += static_cast<std::size_t>(
+        std::count_if(state.members.begin(), state.members.end(),
+                      [](const TrackedMember& member) { return member.held_back; }));
+    const ProposalStatus& proposal = state.pool->status.rebalance.proposal;
+    out.proposals += !proposal.id.empty() && !proposal.approved ? 1U : 0U;
+  }
+  return out;
+}
+
 bool PoolReconciler::StatusIsSettled(const State& state, const World& world) const {
   if (!state.map.has_value()) return true;
   if (world.now - world.leading_since >= options_.hold_status) return true;
@@ -259,6 +322,8 @@ Status PoolReconciler::WriteStatus(State* state, const World& world, const Judge
   facts.config_reason = judgement.reason;
   facts.config_message = judgement.message;
   facts.term = term_;
+  facts.mass_failure = state->tracker.mass_failure();
+  facts.unstable_nodes = state->tracker.UnstableNodes();
   facts.desired = MemberTracker::CountDesired(pool.spec, world);
   facts.migrating = state->migrating;
   facts.rebalance = state->rebalance.value_or(pool.status.rebalance);
@@ -275,6 +340,7 @@ Status PoolReconciler::WriteStatus(State* state, const World& world, const Judge
   const Result<kube::ObjectPtr> written = api_.UpdateStatus(Kind::kPool, json);
   if (!written.ok()) return written.status();
   ++status_writes_;
+  TellEvents(pool, wanted);
   state->written_version = (*written)->meta.resource_version;
   state->status_written = world.now;
   return Status::Ok();

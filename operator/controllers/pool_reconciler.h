@@ -19,8 +19,12 @@
 #include "common/clock.h"
 #include "common/status.h"
 #include "operator/controllers/agent_registry.h"
+#include "operator/controllers/capacity_check.h"
+#include "operator/controllers/connection_config.h"
 #include "operator/controllers/map_planner.h"
 #include "operator/controllers/member_tracker.h"
+#include "operator/controllers/proposal.h"
+#include "operator/kube/event_recorder.h"
 #include "operator/kube/informer.h"
 #include "operator/kube/kube_api.h"
 #include "operator/specs/cluster_objects.h"
@@ -34,6 +38,8 @@ class PoolReconciler {
   struct Options {
     MemberTracker::Options tracker{};
     MapPlanner::Options planner{};
+    ConnectionConfig::Options connection{};
+    kube::EventRecorder::Options events{};
     std::chrono::milliseconds status_period{10'000};
     // After a change of leaders the agents get this long to report before the status is touched.
     std::chrono::milliseconds hold_status{5'000};
@@ -58,12 +64,22 @@ class PoolReconciler {
   std::optional<ShardMap> map(const kube::ObjectName& name) const;
   std::uint64_t map_writes() const { return map_writes_; }
   std::uint64_t status_writes() const { return status_writes_; }
+  const kube::EventRecorder& events() const { return events_; }
+  struct Held {
+    std::size_t mass_failure = 0;  // silent members that the brake keeps
+    std::size_t flapping = 0;      // members that are back and get no slots yet
+    std::size_t proposals = 0;     // that wait for a person
+  };
+  Held held() const;
 
  private:
   struct State {
-    explicit State(const Options& options) : tracker(options.tracker), planner(options.planner) {}
+    explicit State(const Options& options)
+        : tracker(options.tracker), planner(options.planner), connection(options.connection) {}
     MemberTracker tracker;
     MapPlanner planner;
+    Proposer proposer;
+    ConnectionConfig connection;
     std::shared_ptr<const Pool> pool;
     bool seen_in_term = false;
     std::optional<ShardMapObject> map;
@@ -82,13 +98,19 @@ class PoolReconciler {
     std::string message;
   };
 
-  Judgement Judge(const Pool& pool) const;
+  Judgement Judge(const Pool& pool);
   World Look() const;
   void TakeMap(const kube::ObjectName& name, State* state) const;
   Status FollowMap(State* state, const World& world);
+  // What may be moved for balance now: by the mode, the brakes and the agents' progress.
+  Status MayBalance(State* state, Proposer::Verdict* verdict, bool* may) const;
+  static bool HoldJoins(const Pool& pool);
   Status WriteMap(State* state, MapChange change);
   void NoteChange(const MapChange& change, bool first, State* state) const;
   Status WriteStatus(State* state, const World& world, const Judgement& judgement);
+  // The ConfigMap for engines wired by hand; failures are told and tried again later.
+  void KeepConnection(State* state, const World& world);
+  void TellEvents(const Pool& pool, const PoolStatus& written);
   bool StatusIsSettled(const State& state, const World& world) const;
   Status Forget(const kube::ObjectName& name);
   void RefreshBytes(State* state) const;
@@ -102,6 +124,8 @@ class PoolReconciler {
   const Options options_;
   std::uint64_t term_ = 0;
   Clock::TimePoint leading_since_{};
+  kube::EventRecorder events_;
+  CapacityCheck capacity_;
   std::map<kube::ObjectName, State> pools_;
   std::uint64_t map_writes_ = 0;
   std::uint64_t status_writes_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "operator/controllers/proposal.h"
 #include "operator/kube/timestamp.h"
 
 namespace kvfabric {
@@ -32,6 +33,16 @@ void AddTrouble(Sums* sums, std::string text) {
   if (sums->troubles.size() < kShownTroubles) sums->troubles.push_back(std::move(text));
 }
 
+// Why a node that is back owns nothing.
+std::string HeldBack(const PoolFacts& facts, const std::string& node) {
+  for (const UnstableNodeStatus& unstable : facts.unstable_nodes) {
+    if (unstable.node != node) continue;
+    return "node " + node + " is back after " + std::to_string(unstable.failures) +
+           " failures and gets no slots before " + unstable.held_until;
+  }
+  return "node " + node + " is back and gets no slots yet";
+}
+
 void AddMember(const PoolFacts& facts, const TrackedMember& tracked, Sums* sums) {
   const Member& member = tracked.plan.member;
   switch (member.state) {
@@ -40,7 +51,8 @@ void AddMember(const PoolFacts& facts, const TrackedMember& tracked, Sums* sums)
       break;
     case MemberState::kLost:
       ++sums->members.lost;
-      AddTrouble(sums, "node " + member.node_name + " is lost");
+      AddTrouble(sums, tracked.held_back ? HeldBack(facts, member.node_name)
+                                         : "node " + member.node_name + " is lost");
       return;
     case MemberState::kActive:
     case MemberState::kJoining:
@@ -117,11 +129,18 @@ Condition ConfigValid(const PoolFacts& facts) {
     return {
         "ConfigValid", ConditionStatus::kFalse, facts.config_reason, facts.config_message, "", 0};
   }
-  const std::string simpler = Joined(Simplifications(facts.pool->spec));
+  const std::vector<std::string> simpler = Simplifications(facts.pool->spec);
+  std::vector<std::string> remarks = simpler;
+  const auto& annotations = facts.pool->meta.annotations;
+  if (annotations.count(kConfirmLossAnnotation) != 0) {
+    remarks.push_back(std::string("annotation ") + kConfirmLossAnnotation +
+                      " is set: the nodes it names are not protected when many fail together; "
+                      "remove it once they are back or gone");
+  }
   return {"ConfigValid",
           ConditionStatus::kTrue,
           simpler.empty() ? "Valid" : "ValidButSimpler",
-          simpler,
+          Joined(remarks),
           "",
           0};
 }
@@ -155,7 +174,28 @@ Condition Ready(const PoolFacts& facts, const Sums& sums) {
   return {"Ready", ConditionStatus::kTrue, "Serving", count, "", 0};
 }
 
-Condition Degraded(const Sums& sums) {
+std::string MassFailureText(const PoolFacts& facts) {
+  const std::set<std::string>& nodes = facts.mass_failure;
+  std::string some;
+  std::size_t shown = 0;
+  for (const std::string& node : nodes) {
+    if (++shown > kShownTroubles) break;
+    some += (some.empty() ? "" : ", ") + node;
+  }
+  if (nodes.size() > kShownTroubles) some += ", ...";
+  const kube::ObjectName& name = facts.pool->meta.name;
+  return std::to_string(nodes.size()) + " of " + std::to_string(facts.members->size()) +
+         " nodes fell silent together (" + some +
+         "): none is given up and nothing moves until they return. If they are gone for good: "
+         "kubectl -n " +
+         name.ns + " annotate kvp " + name.name + " " + kConfirmLossAnnotation +
+         "=NODE[,NODE...] (or \"*\" for all)";
+}
+
+Condition Degraded(const PoolFacts& facts, const Sums& sums) {
+  if (!facts.mass_failure.empty()) {
+    return {"Degraded", ConditionStatus::kTrue, "MassFailure", MassFailureText(facts), "", 0};
+  }
   if (!sums.troubles.empty()) {
     return {"Degraded", ConditionStatus::kTrue, "NodesMissing", Joined(sums.troubles), "", 0};
   }
@@ -174,18 +214,20 @@ Condition Degraded(const Sums& sums) {
   return {"Degraded", ConditionStatus::kFalse, "AllWell", "", "", 0};
 }
 
+// Moves that a person has not agreed to yet.
+bool Waits(const PoolFacts& facts) {
+  return !facts.rebalance.proposal.id.empty() && !facts.rebalance.proposal.approved;
+}
+
+std::string WaitingText(const PoolFacts& facts) {
+  const ProposalStatus& proposal = facts.rebalance.proposal;
+  const kube::ObjectName& name = facts.pool->meta.name;
+  return std::to_string(proposal.slots) + " slots would move (" + proposal.reason +
+         "): kubectl -n " + name.ns + " annotate --overwrite kvp " + name.name + " " +
+         kApproveAnnotation + "=" + proposal.id + ", or kvctl rebalance approve " + proposal.id;
+}
+
 Condition Progressing(const PoolFacts& facts, const Sums& sums) {
-  const auto joining = std::count_if(
-      facts.members->begin(), facts.members->end(),
-      [](const TrackedMember& m) { return m.plan.member.state == MemberState::kJoining; });
-  if (facts.map != nullptr && joining > 0) {
-    return {"Progressing",
-            ConditionStatus::kTrue,
-            "NodesJoining",
-            std::to_string(joining) + " nodes get their share step by step",
-            "",
-            0};
-  }
   const auto drains = [](const TrackedMember& m) {
     return m.plan.member.state == MemberState::kDraining && !m.drained;
   };
@@ -194,6 +236,20 @@ Condition Progressing(const PoolFacts& facts, const Sums& sums) {
             ConditionStatus::kTrue,
             "NodesDraining",
             "nodes move their blocks out",
+            "",
+            0};
+  }
+  if (Waits(facts)) {
+    return {"Progressing", ConditionStatus::kFalse, "WaitsForApproval", WaitingText(facts), "", 0};
+  }
+  const auto joining = std::count_if(
+      facts.members->begin(), facts.members->end(),
+      [](const TrackedMember& m) { return m.plan.member.state == MemberState::kJoining; });
+  if (facts.map != nullptr && joining > 0) {
+    return {"Progressing",
+            ConditionStatus::kTrue,
+            "NodesJoining",
+            std::to_string(joining) + " nodes get their share step by step",
             "",
             0};
   }
@@ -250,6 +306,8 @@ void FillRebalance(const PoolFacts& facts, const Condition& progressing, PoolSta
   const bool paused = facts.pool->spec.paused || facts.pool->spec.rebalance.mode == "Paused";
   if (paused) {
     rebalance.state = "Paused";
+  } else if (Waits(facts)) {
+    rebalance.state = "Waiting";
   } else {
     rebalance.state = progressing.status == ConditionStatus::kTrue ? "Moving" : "Idle";
   }
@@ -288,8 +346,8 @@ PoolStatus BuildPoolStatus(const PoolFacts& facts) {
   status.conditions = pool.status.conditions;
   const Condition progressing = Progressing(facts, sums);
   for (Condition condition :
-       {Ready(facts, sums), progressing, Degraded(sums), Converged(facts, sums), ConfigValid(facts),
-        CapacityOk(sums), TlsReady(facts)}) {
+       {Ready(facts, sums), progressing, Degraded(facts, sums), Converged(facts, sums),
+        ConfigValid(facts), CapacityOk(sums), TlsReady(facts)}) {
     condition.observed_generation = pool.meta.generation;
     kube::SetCondition(status.conditions, std::move(condition), facts.now_unix_us);
   }
@@ -306,6 +364,7 @@ PoolStatus BuildPoolStatus(const PoolFacts& facts) {
   status.hit_ratio = Percent(sums.hits, sums.lookups);
   FillRebalance(facts, progressing, &status);
   status.last_node_loss = facts.loss;
+  status.unstable_nodes = facts.unstable_nodes;
   NodeLossStatus& loss = status.last_node_loss;
   if (!loss.node.empty() && loss.recovered_at.empty() && sums.converged &&
       sums.under_replicated_blocks == 0 && sums.slots.assigned == sums.slots.total) {
@@ -316,9 +375,17 @@ PoolStatus BuildPoolStatus(const PoolFacts& facts) {
 
 bool MustWriteNow(const PoolStatus& stored, const PoolStatus& wanted) {
   if (stored.observed_generation != wanted.observed_generation) return true;
+  // An approval takes effect once it is written.
+  if (stored.rebalance.proposal.id != wanted.rebalance.proposal.id ||
+      stored.rebalance.proposal.approved != wanted.rebalance.proposal.approved) {
+    return true;
+  }
   return std::any_of(wanted.conditions.begin(), wanted.conditions.end(), [&](const Condition& c) {
     const Condition* before = kube::FindCondition(stored.conditions, c.type);
-    return before == nullptr || before->status != c.status;
+    // The reason MassFailure asks for a person.
+    const bool mass =
+        before != nullptr && (c.reason == "MassFailure") != (before->reason == "MassFailure");
+    return before == nullptr || before->status != c.status || mass;
   });
 }
 

@@ -4,6 +4,7 @@
 // bytes and an idle pool is not written.
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,10 @@ struct PoolFacts {
   std::uint32_t desired = 0;
   std::uint32_t migrating = 0;  // byte entries that changed hands with the stored map
   RebalanceStatus rebalance;    // state is filled in
-  NodeLossStatus loss;          // recovered_at is filled in
+  // Silent nodes that are held because so many fell together; empty = none.
+  std::set<std::string> mass_failure;
+  std::vector<UnstableNodeStatus> unstable_nodes;
+  NodeLossStatus loss;  // recovered_at is filled in
   std::int64_t now_unix_us = 0;
 };
 

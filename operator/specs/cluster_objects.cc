@@ -95,19 +95,27 @@ Result<AgentPodFacts> DecodeAgentPod(const kube::Object& object) {
   return pod;
 }
 
-bool NodeFits(const NodeFacts& node, const PlacementSpec& placement) {
-  for (const auto& [key, value] : placement.node_selector) {
-    const auto it = node.labels.find(key);
-    if (it == node.labels.end() || it->second != value) return false;
+bool NodeSelected(const NodeFacts& node, const PlacementSpec& placement) {
+  return std::all_of(placement.node_selector.begin(), placement.node_selector.end(),
+                     [&](const auto& wanted) {
+                       const auto it = node.labels.find(wanted.first);
+                       return it != node.labels.end() && it->second == wanted.second;
+                     });
+}
+
+bool TaintAllowed(const Taint& taint, const PlacementSpec& placement) {
+  if (taint.effect == "PreferNoSchedule" ||
+      taint.key.compare(0, kOwnTaints.size(), kOwnTaints) == 0) {
+    return true;
   }
-  return std::all_of(node.taints.begin(), node.taints.end(), [&](const Taint& taint) {
-    if (taint.effect == "PreferNoSchedule" ||
-        taint.key.compare(0, kOwnTaints.size(), kOwnTaints) == 0) {
-      return true;
-    }
-    return std::any_of(placement.tolerations.begin(), placement.tolerations.end(),
-                       [&](const Toleration& t) { return Tolerates(t, taint); });
-  });
+  return std::any_of(placement.tolerations.begin(), placement.tolerations.end(),
+                     [&](const Toleration& t) { return Tolerates(t, taint); });
+}
+
+bool NodeFits(const NodeFacts& node, const PlacementSpec& placement) {
+  return NodeSelected(node, placement) &&
+         std::all_of(node.taints.begin(), node.taints.end(),
+                     [&](const Taint& taint) { return TaintAllowed(taint, placement); });
 }
 
 }  // namespace kvfabric

@@ -49,7 +49,11 @@ Result<NodeFacts> DecodeNode(const kube::Object& object);
 // NOT_FOUND for a pod that is no agent of ours (by its labels).
 Result<AgentPodFacts> DecodeAgentPod(const kube::Object& object);
 
-// nodeSelector and taints: may this node hold bytes of the pool?
+// The pool's nodeSelector covers the node.
+bool NodeSelected(const NodeFacts& node, const PlacementSpec& placement);
+// The taint does not count, or the pool tolerates it.
+bool TaintAllowed(const Taint& taint, const PlacementSpec& placement);
+// Both, of all its taints: may this node hold bytes of the pool?
 bool NodeFits(const NodeFacts& node, const PlacementSpec& placement);
 
 }  // namespace kvfabric

@@ -31,12 +31,6 @@ std::vector<kube::Cause> NotBuilt(const PoolSpec& spec) {
     if (value != built) Refuse(&out, field, value, built);
   };
   need("spec.codec", spec.codec, "Identity");
-  if (spec.sharding.algorithm == "Range") {
-    Refuse(&out, "spec.sharding.algorithm", "Range", "StickyQuota");
-  }
-  if (spec.rebalance.mode == "Propose") {
-    Refuse(&out, "spec.rebalance.mode", "Propose", "Automatic or Paused");
-  }
   if (spec.rebalance.data_movement == "Eager") {
     Refuse(&out, "spec.rebalance.dataMovement", "Eager", "Lazy");
   }

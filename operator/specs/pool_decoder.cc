@@ -178,6 +178,16 @@ PoolSpec DecodeSpec(const Json& json) {
   return out;
 }
 
+ProposalStatus DecodeProposal(const Json& json) {
+  return {StringAt(json, "id"),
+          StringAt(json, "reason"),
+          NumberAt<std::uint64_t>(json, "slots"),
+          NumberAt<std::uint64_t>(json, "bytes"),
+          NumberAt<std::uint64_t>(json, "etaSeconds"),
+          StringAt(json, "createdAt"),
+          BoolAt(json, "approved")};
+}
+
 PoolStatus DecodeStatus(const Json& json) {
   PoolStatus out;
   out.observed_generation = NumberAt<std::int64_t>(json, "observedGeneration");
@@ -211,10 +221,16 @@ PoolStatus DecodeStatus(const Json& json) {
                    StringAt(moves, "startedAt"),
                    NumberAt<std::uint64_t>(moves, "slotsMoved"),
                    NumberAt<std::uint64_t>(moves, "slotsRemaining"),
-                   NumberAt<std::uint64_t>(moves, "bytesMoved")};
+                   NumberAt<std::uint64_t>(moves, "bytesMoved"),
+                   DecodeProposal(At(moves, "proposal")),
+                   StringAt(moves, "lastApproved")};
   const Json& loss = At(json, "lastNodeLoss");
   out.last_node_loss = {StringAt(loss, "node"), StringAt(loss, "at"), count(loss, "slotsLost"),
                         StringAt(loss, "recoveredAt")};
+  for (const Json& node : At(json, "unstableNodes")) {
+    out.unstable_nodes.push_back(
+        {StringAt(node, "node"), count(node, "failures"), StringAt(node, "heldUntil")});
+  }
   return out;
 }
 

@@ -153,6 +153,17 @@ struct SlotCounts {
   std::uint32_t under_replicated = 0;
   bool operator==(const SlotCounts&) const = default;
 };
+// Moves that wait for a person, or that go on since one said yes.
+struct ProposalStatus {
+  std::string id;
+  std::string reason;
+  std::uint64_t slots = 0;  // copies of slots that change hands
+  std::uint64_t bytes = 0;
+  std::uint64_t eta_seconds = 0;
+  std::string created_at;
+  bool approved = false;
+  bool operator==(const ProposalStatus&) const = default;
+};
 struct RebalanceStatus {
   std::string state;  // Idle, Moving, Waiting, Paused
   std::string reason;
@@ -160,6 +171,8 @@ struct RebalanceStatus {
   std::uint64_t slots_moved = 0;
   std::uint64_t slots_remaining = 0;
   std::uint64_t bytes_moved = 0;
+  ProposalStatus proposal;    // id "" = none
+  std::string last_approved;  // id of the one that was carried out last
   bool operator==(const RebalanceStatus&) const = default;
 };
 struct NodeLossStatus {
@@ -169,6 +182,14 @@ struct NodeLossStatus {
   std::string recovered_at;
   bool operator==(const NodeLossStatus&) const = default;
 };
+// A node that failed several times of late.
+struct UnstableNodeStatus {
+  std::string node;
+  std::uint32_t failures = 0;
+  std::string held_until;  // before this it gets no slots once it was lost
+  bool operator==(const UnstableNodeStatus&) const = default;
+};
+inline constexpr std::size_t kMaxUnstableNodes = 16;
 struct PoolStatus {
   std::int64_t observed_generation = 0;
   std::vector<kube::Condition> conditions;
@@ -180,8 +201,13 @@ struct PoolStatus {
   std::string hit_ratio;
   RebalanceStatus rebalance;
   NodeLossStatus last_node_loss;
+  std::vector<UnstableNodeStatus> unstable_nodes;
   bool operator==(const PoolStatus&) const = default;
 };
+
+// What people write on a pool: the id of a proposal, and nodes that are gone for good.
+inline constexpr const char* kApproveAnnotation = "kvfabric.io/approve";
+inline constexpr const char* kConfirmLossAnnotation = "kvfabric.io/confirm-loss";
 
 struct Pool {
   kube::ObjectMeta meta;

@@ -27,6 +27,17 @@ Json Conditions(const std::vector<kube::Condition>& conditions) {
   return out;
 }
 
+Json Proposal(const ProposalStatus& status) {
+  Json out = {{"id", status.id},
+              {"slots", status.slots},
+              {"bytes", status.bytes},
+              {"etaSeconds", status.eta_seconds},
+              {"approved", status.approved}};
+  SetText(out, "reason", status.reason);
+  SetText(out, "createdAt", status.created_at);
+  return out;
+}
+
 Json Rebalance(const RebalanceStatus& status) {
   Json out = {{"state", status.state},
               {"slotsMoved", status.slots_moved},
@@ -34,6 +45,8 @@ Json Rebalance(const RebalanceStatus& status) {
               {"bytesMoved", status.bytes_moved}};
   SetText(out, "reason", status.reason);
   SetText(out, "startedAt", status.started_at);
+  SetText(out, "lastApproved", status.last_approved);
+  if (!status.proposal.id.empty()) out["proposal"] = Proposal(status.proposal);
   return out;
 }
 
@@ -74,6 +87,12 @@ Result<std::string> WithStatus(const kube::ObjectMeta& meta, const PoolStatus& s
   SetText(out, "hitRatio", status.hit_ratio);
   if (!status.rebalance.state.empty()) out["rebalance"] = Rebalance(status.rebalance);
   if (!status.last_node_loss.node.empty()) out["lastNodeLoss"] = NodeLoss(status.last_node_loss);
+  Json unstable = Json::array();
+  for (const UnstableNodeStatus& node : status.unstable_nodes) {
+    unstable.push_back(
+        {{"node", node.node}, {"failures", node.failures}, {"heldUntil", node.held_until}});
+  }
+  if (!unstable.empty()) out["unstableNodes"] = std::move(unstable);
   const Json object = {{"apiVersion", kube::ApiVersionOf(kube::Kind::kPool)},
                        {"kind", "KVCachePool"},
                        {"metadata",

@@ -26,8 +26,11 @@ class Listener final : public AgentLinkListener {
   void OnReport(AgentReport report) override {
     Note([&] { reports.push_back(std::move(report)); });
   }
-  void OnRefused(std::string why) override {
-    Note([&] { refusals.push_back(std::move(why)); });
+  void OnRefused(std::string why, std::uint64_t known_term) override {
+    Note([&] {
+      refusals.push_back(std::move(why));
+      known_terms.push_back(known_term);
+    });
   }
   void OnClosed(Status why) override {
     Note([&] { closed.push_back(std::move(why)); });
@@ -46,6 +49,7 @@ class Listener final : public AgentLinkListener {
   std::vector<AgentIntroduction> introductions;
   std::vector<AgentReport> reports;
   std::vector<std::string> refusals;
+  std::vector<std::uint64_t> known_terms;
   std::vector<Status> closed;
 
  private:
@@ -105,6 +109,7 @@ class ScriptedAgent final : public v1::Control::Service {
         up.mutable_heartbeat()->set_ready(true);
       } else if (down.has_map()) {
         up.set_refused(std::string(5000, 'x'));
+        up.set_acknowledged_term(9);
       }
       const bool drain = down.has_drain();
       {
@@ -152,6 +157,7 @@ TEST(AgentDialer, CarriesOrdersAndReportsUnderTheTerm) {
   link->SendMap("u1", std::make_shared<const std::string>("bytes"));
   ASSERT_TRUE(listener->WaitFor([&] { return !listener->refusals.empty(); }));
   EXPECT_EQ(listener->refusals.at(0).size(), 1024U) << "a text from outside is bounded";
+  EXPECT_EQ(listener->known_terms.at(0), 9U);
   EXPECT_EQ(agent.token(), "Bearer secret");
   const auto received = agent.received();
   ASSERT_EQ(received.size(), 3U);

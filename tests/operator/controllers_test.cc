@@ -227,15 +227,54 @@ TEST(Controllers, LeaderThatLostItsLeaseTellsNobodyAnything) {
   EXPECT_EQ(cluster.map()->epoch, 1U);
 }
 
+// Another process holds the Lease; this one has not noticed yet.
 TEST(Controllers, OldLeaderIsRefusedByTheAgents) {
   OperatorCluster cluster;
   cluster.Form(2, OperatorCluster::QuickSpec());
-  cluster.agent("n0").highest_term = 9;  // a newer leader has been there
+  const kube::ObjectName lease{kAgentNamespace, "kvfabric-operator"};
+  const auto held = cluster.api().Get(kube::Kind::kLease, lease);
+  ASSERT_TRUE(held.ok());
+  ASSERT_TRUE(cluster.api()
+                  .Update(kube::Kind::kLease,
+                          R"({"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":)"
+                          R"({"namespace":"kvfabric-system","name":"kvfabric-operator",)"
+                          R"("resourceVersion":")" +
+                              std::to_string((*held)->meta.resource_version) +
+                              R"("},"spec":{"holderIdentity":"other","leaseDurationSeconds":3600,)"
+                              R"("leaseTransitions":9}})")
+                  .ok());
+  cluster.agent("n0").highest_term = 9;  // the new leader has been there
   ++cluster.agent("n0").boot_epoch;      // the stream is dialled again
   cluster.agent("n0").maps.clear();
-  cluster.Run(seconds(10));
+  cluster.Run(seconds(20));
   EXPECT_TRUE(cluster.agent("n0").maps.empty());
   EXPECT_EQ(cluster.agent("n0").highest_term, 9U);
+  EXPECT_FALSE(cluster.elector().leading());
+  EXPECT_EQ(cluster.elector().term(), 1U) << "knowing of a higher term is no right to one";
+}
+
+// etcd went back to an older state: the Lease is the same one (its uid), its count is lower.
+TEST(Controllers, RestoredLeaseGoesOnAboveTheTermThatAgentsKnow) {
+  OperatorCluster cluster;
+  cluster.Form(2, OperatorCluster::QuickSpec());
+  cluster.KillOperator();
+  cluster.SaveStore();
+  for (int restart = 0; restart < 4; ++restart) {
+    cluster.StartOperator();
+    cluster.Run(seconds(10));
+    cluster.KillOperator();
+  }
+  EXPECT_EQ(cluster.agent("n0").highest_term, 5U);
+  cluster.RestoreStore();
+  for (const char* node : {"n0", "n1"}) ++cluster.agent(node).boot_epoch;
+  cluster.StartOperator();
+  cluster.Run(seconds(15));
+  EXPECT_EQ(cluster.elector().term(), 6U);
+  for (const char* node : {"n0", "n1"}) {
+    EXPECT_EQ(cluster.agent(node).highest_term, 6U);
+    EXPECT_EQ(cluster.agent(node).maps.at(cluster.map()->pool_uid).term, 6U);
+  }
+  EXPECT_EQ(cluster.condition("Ready"), "True Serving");
 }
 
 TEST(Controllers, OperatorWithAFreshStoreBeginsASequenceOfItsOwn) {

@@ -29,6 +29,7 @@ struct FakeAgent {
   bool ready = true;
   std::uint64_t arena_bytes = 8ULL << 30U;
   std::uint64_t under_replicated = 0;
+  std::uint64_t used_bytes = 0;  // of each pool
   bool drain_done = false;
   bool refuses_maps = false;
 
@@ -88,7 +89,8 @@ class FakeDialer final : public AgentDialer {
       if (agent->lease_uid != session_.lease_uid) agent->highest_term = 0;
       agent->lease_uid = session_.lease_uid;
       if (session_.term < agent->highest_term) {
-        listener_->OnRefused("term " + std::to_string(agent->highest_term) + " was seen");
+        listener_->OnRefused("term " + std::to_string(agent->highest_term) + " was seen",
+                             agent->highest_term);
         return Close(FailedPrecondition("old term"));
       }
       agent->highest_term = session_.term;
@@ -121,12 +123,12 @@ class FakeDialer final : public AgentDialer {
       const auto map = ParseShardMap(AsBytes(*bytes));
       KVF_CHECK(map.ok(), "operator sent a map that cannot be read");
       if (agent->refuses_maps || agent->pools.count(pool_uid) == 0) {
-        return listener_->OnRefused("map refused");
+        return listener_->OnRefused("map refused", agent->highest_term);
       }
       const auto known = agent->maps.find(pool_uid);
       if (known != agent->maps.end() &&
           (map->term < known->second.term || map->epoch < known->second.epoch)) {
-        return listener_->OnRefused("map is older than the applied one");
+        return listener_->OnRefused("map is older than the applied one", agent->highest_term);
       }
       agent->maps[pool_uid] = *map;
     }
@@ -161,6 +163,7 @@ class FakeDialer final : public AgentDialer {
         out.applied_generation = pool.generation;
         out.capacity_bytes = pool.dram_capacity_bytes;
         out.under_replicated = agent.under_replicated;
+        out.used_bytes = agent.used_bytes;
         if (const auto map = agent.maps.find(uid); map != agent.maps.end()) {
           out.applied_term = map->second.term;
           out.applied_epoch = map->second.epoch;

@@ -115,6 +115,23 @@ TEST(Membership, NobodyIsLostBeforeOneGraceOfLeadership) {
   EXPECT_EQ(SlotsOf(*cluster.map(), "n1"), 0U);
 }
 
+// The new leader has heard nobody in its first seconds: that is no sign of life of the dead one.
+TEST(Membership, LostNodeStaysLostThroughAChangeOfLeaders) {
+  OperatorCluster cluster;
+  cluster.Form(3, OperatorCluster::QuickSpec());
+  cluster.Run(seconds(25));
+  cluster.agent("n1").up = false;
+  cluster.Run(seconds(25));
+  const ShardMap before = *cluster.map();
+  ASSERT_EQ(SlotsOf(before, "n1"), 0U);
+  for (int i = 0; i < 5; ++i) {
+    cluster.KillOperator();
+    cluster.StartOperator();
+    cluster.Run(seconds(30));
+    EXPECT_EQ(*cluster.map(), before);
+  }
+}
+
 TEST(Membership, SecondAgentOfANameIsRefused) {
   OperatorCluster cluster;
   cluster.Form(2, OperatorCluster::QuickSpec());

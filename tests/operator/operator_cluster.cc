@@ -1,6 +1,7 @@
 #include "tests/operator/operator_cluster.h"
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -49,6 +50,18 @@ void OperatorCluster::LoseStore() {
   std::filesystem::remove_all(dir_.path() / "api");
   StartOperator();
   for (const auto& [node, port] : ports_) AddNodeAndPod(node, "");
+}
+
+void OperatorCluster::SaveStore() const {
+  std::filesystem::remove_all(dir_.path() / "backup");
+  std::filesystem::copy(dir_.path() / "api", dir_.path() / "backup",
+                        std::filesystem::copy_options::recursive);
+}
+
+void OperatorCluster::RestoreStore() const {
+  std::filesystem::remove_all(dir_.path() / "api");
+  std::filesystem::copy(dir_.path() / "backup", dir_.path() / "api",
+                        std::filesystem::copy_options::recursive);
 }
 
 void OperatorCluster::Run(std::chrono::milliseconds span) {
@@ -126,6 +139,27 @@ void OperatorCluster::ApplyPool(const std::string& spec, const std::string& name
   const std::string version = std::to_string((*stored)->meta.resource_version);
   Must(api_->Update(Kind::kPool,
                     head + R"(,"resourceVersion":")" + version + R"("},"spec":)" + spec + "}"));
+}
+
+void OperatorCluster::AnnotatePool(const std::string& key, const std::string& value,
+                                   const std::string& name) {
+  const auto stored = api_->Get(Kind::kPool, {"default", name});
+  Must(stored);
+  nlohmann::json json = nlohmann::json::parse((*stored)->json);
+  json["metadata"]["annotations"][key] = value;
+  if (value.empty()) json["metadata"]["annotations"].erase(key);
+  Must(api_->Update(Kind::kPool, json.dump()));
+}
+
+void OperatorCluster::MoveAgent(const std::string& node, std::uint16_t port) {
+  FakeAgent agent = dialer.agents.at(AddressOf(node));
+  dialer.agents.erase(AddressOf(node));
+  agent.up = true;
+  ++agent.boot_epoch;
+  agent.maps.clear();
+  ports_[node] = port;
+  dialer.agents[AddressOf(node)] = agent;
+  AddPod("agent-" + node, node, port);
 }
 
 void OperatorCluster::AddAgentTolerant(const std::string& node) {

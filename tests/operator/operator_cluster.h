@@ -40,6 +40,10 @@ class OperatorCluster {
   void KillOperator();  // kill -9: nothing is released
   // kill -9 and a new operator with an empty store that knows the same nodes and pods.
   void LoseStore();
+  // A copy of the store as it is, and back to it: etcd restored from a backup. Both with the
+  // operator down.
+  void SaveStore() const;
+  void RestoreStore() const;
   // Lets time pass in small steps, everybody doing their work.
   void Run(std::chrono::milliseconds span);
 
@@ -52,6 +56,11 @@ class OperatorCluster {
   void EditNode(const std::string& node, const std::string& metadata, const std::string& spec);
   void DeleteNode(const std::string& node);
   void ApplyPool(const std::string& spec, const std::string& name = "main");
+  // `value` empty: takes it away. The spec stays.
+  void AnnotatePool(const std::string& key, const std::string& value,
+                    const std::string& name = "main");
+  // The node's agent runs again, in a new pod behind another port.
+  void MoveAgent(const std::string& node, std::uint16_t port);
   // As AddAgent and ApplyPool, for what may be there already or fail to be written.
   void AddAgentTolerant(const std::string& node);
   void ApplyPoolTolerant(const std::string& spec);

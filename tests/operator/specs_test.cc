@@ -119,7 +119,11 @@ TEST(DecodePool, StatusGoesBothWays) {
   status.slots = {16384, 16384, 12, 5};
   status.tiers = {{"d", 100, 50, "50%", 7}};
   status.hit_ratio = "28%";
-  status.rebalance = {"Moving", "node n4 joins", "2026-11-30T00:00:00Z", 819, 100, 1 << 20};
+  status.rebalance = {"Moving", "node n4 joins", "2026-11-30T00:00:00Z", 819, 100, 1 << 20,
+                      {},       "0a1b2c-3d4e5f"};
+  status.rebalance.proposal = {
+      "3f9a1c-77b02e", "node n4 joins", 4096, 1 << 30, 5, "2026-11-30T00:00:00Z", true};
+  status.unstable_nodes = {{"n3", 4, "2026-11-30T00:02:00Z"}};
   status.last_node_loss = {"n2", "2026-11-30T00:00:00Z", 5461, "2026-11-30T00:00:09Z"};
   const auto written = WithStatus(pool.meta, status);
   ASSERT_TRUE(written.ok());
@@ -145,7 +149,7 @@ TEST(NotBuilt, NamesWhatToWriteInstead) {
     EXPECT_NE(cause.message.find("write "), std::string::npos);
   }
   for (const char* field : {"spec.tiers[0].type", "spec.tiers[2].type", "spec.tiers[3].type",
-                            "spec.codec", "spec.rebalance.mode", "spec.tenancy.mode"}) {
+                            "spec.codec", "spec.rebalance.dataMovement", "spec.tenancy.mode"}) {
     EXPECT_NE(all.find(field), std::string::npos) << field;
   }
   const Pool plain = *DecodePool(PoolObject(

@@ -260,6 +260,7 @@ TEST(GrpcControlService, EndsTheOldLeadersStreamWhenANewOneComes) {
   const auto refused = third.Next();
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->refused(), HasSubstr("no longer the leader"));
+  EXPECT_EQ(refused->acknowledged_term(), 2U) << "what a restored Lease must go above";
   EXPECT_EQ(third.End().error_code(), grpc::StatusCode::FAILED_PRECONDITION);
 }
 
@@ -274,6 +275,7 @@ TEST(GrpcControlService, ObeysAnotherLeasesOperatorOnceTheFirstIsGone) {
   const auto refused = early.Next();
   ASSERT_TRUE(refused);
   EXPECT_THAT(refused->refused(), HasSubstr("op-a of another Lease (lease) is connected"));
+  EXPECT_EQ(refused->acknowledged_term(), 0U) << "terms of another Lease say nothing";
   EXPECT_EQ(early.End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
 
   first.reset();
