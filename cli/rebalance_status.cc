@@ -17,6 +17,32 @@ struct RebalanceArgs {
   std::string output = "text";
 };
 
+void ShowProposal(const PoolView& pool) {
+  const ProposalStatus& proposal = pool.status().rebalance.proposal;
+  if (proposal.id.empty()) return;
+  std::printf("\n%s proposes %s since %s: %llu slots, %s, about %llu s (%s)\n", pool.name.c_str(),
+              proposal.id.c_str(), proposal.created_at.c_str(),
+              static_cast<unsigned long long>(proposal.slots),
+              FormatBytes(static_cast<double>(proposal.bytes)).c_str(),
+              static_cast<unsigned long long>(proposal.eta_seconds), proposal.reason.c_str());
+  if (proposal.approved) {
+    std::printf("  approved: its moves are under way\n");
+  } else {
+    std::printf("  to let them be made: kvctl rebalance approve %s\n", proposal.id.c_str());
+  }
+}
+
+Json ProposalJson(const ProposalStatus& proposal) {
+  if (proposal.id.empty()) return nullptr;
+  return {{"id", proposal.id},
+          {"reason", proposal.reason},
+          {"slots", proposal.slots},
+          {"bytes", proposal.bytes},
+          {"etaSeconds", proposal.eta_seconds},
+          {"createdAt", proposal.created_at},
+          {"approved", proposal.approved}};
+}
+
 void ShowText(const FabricView& view) {
   std::vector<std::vector<std::string>> rows = {
       {"POOL", "STATE", "MOVED", "REMAINING", "BYTES MOVED", "SHORT OF COPIES", "REASON"}};
@@ -29,6 +55,7 @@ void ShowText(const FabricView& view) {
                     std::to_string(pool.status().slots.under_replicated), rebalance.reason});
   }
   std::printf("%s", FormatTable(rows).c_str());
+  for (const PoolView& pool : view.pools) ShowProposal(pool);
 }
 
 void ShowJson(const FabricView& view) {
@@ -40,6 +67,7 @@ void ShowJson(const FabricView& view) {
                     {"slotsMoved", pool.status().rebalance.slots_moved},
                     {"slotsRemaining", pool.status().rebalance.slots_remaining},
                     {"bytesMoved", pool.status().rebalance.bytes_moved},
+                    {"proposal", ProposalJson(pool.status().rebalance.proposal)},
                     {"underReplicated", pool.status().slots.under_replicated}});
   }
   std::printf("%s\n", json.dump(2).c_str());

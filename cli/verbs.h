@@ -10,20 +10,21 @@
 
 namespace kvfabric::cli {
 
-Command UpCommand();               // up.cc
-Command DownCommand();             // down.cc
-Command StatusCommand();           // status.cc
-Command SlotsCommand();            // slots.cc
-Command PutCommand();              // put.cc
-Command GetCommand();              // get.cc
-Command ExistsCommand();           // exists.cc
-Command RmCommand();               // rm.cc
-Command NodeListCommand();         // node_list.cc
-Command NodeAddCommand();          // node_add.cc
-Command NodeDrainCommand();        // node_drain.cc
-Command NodeKillCommand();         // node_kill.cc
-Command RebalanceStatusCommand();  // rebalance_status.cc
-Command ReplayCommand();           // replay.cc
+Command UpCommand();                // up.cc
+Command DownCommand();              // down.cc
+Command StatusCommand();            // status.cc
+Command SlotsCommand();             // slots.cc
+Command PutCommand();               // put.cc
+Command GetCommand();               // get.cc
+Command ExistsCommand();            // exists.cc
+Command RmCommand();                // rm.cc
+Command NodeListCommand();          // node_list.cc
+Command NodeAddCommand();           // node_add.cc
+Command NodeDrainCommand();         // node_drain.cc
+Command NodeKillCommand();          // node_kill.cc
+Command RebalanceStatusCommand();   // rebalance_status.cc
+Command RebalanceApproveCommand();  // rebalance_approve.cc
+Command ReplayCommand();            // replay.cc
 
 Option DirectoryOption(std::string* directory);
 Option OutputOption(std::string* output);  // text or json
