@@ -257,6 +257,37 @@ class Lifecycle(unittest.TestCase):
             wait_until(lambda: f.kvctl("get", "x", "--node", "node-1").stdout == b"new pool", 5,
                        "node-1 finds what node-0 has")
 
+    def test_moves_that_are_proposed_wait_for_a_person(self) -> None:
+        with Fabric() as f:
+            f.up(pool_yaml() + "    mode: Propose\n", 2)
+            nothing = f.kvctl("rebalance", "approve")
+            self.assertEqual(nothing.returncode, fabric.NOT_FOUND, nothing.stderr)
+            f.must("node", "add")
+            proposal = self.proposal(f)
+            self.assertEqual(proposal["reason"], "node node-2 joins")
+            self.assertGreater(proposal["slots"], 16384 / 3 - 5)
+            self.assertEqual(self.slots_of(f, "node-2"), 0)
+            self.assertIn(proposal["id"], f.must("rebalance", "status"))
+            other = f.kvctl("rebalance", "approve", "000000-000000")
+            self.assertEqual(other.returncode, fabric.NOT_FOUND, other.stderr)
+            f.must("rebalance", "approve", proposal["id"])
+            wait_until(lambda: self.slots_of(f, "node-2") > 16384 / 3 - 10, 60,
+                       "node-2 has its share")
+
+    @staticmethod
+    def proposal(f: Fabric) -> dict:
+        def shown() -> dict | None:
+            return json.loads(f.must("rebalance", "status", "-o", "json"))[0]["proposal"]
+        wait_until(lambda: shown() is not None, 30, "the moves are shown")
+        return shown()
+
+    @staticmethod
+    def slots_of(f: Fabric, node: str) -> int:
+        for entry in f.status()["nodes"]:
+            if entry["name"] == node:
+                return entry["pools"].get("default/main", {}).get("firstOwnerSlots", 0)
+        return 0
+
     @staticmethod
     def last_epoch(f: Fabric) -> int:
         done = f.kvctl("status", "-o", "json")
