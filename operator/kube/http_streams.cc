@@ -135,6 +135,9 @@ void ListTask::Ended(const Status& status, HttpFault /*fault*/) {
   }
   const Status page = status.ok() ? EndPage() : status;
   if (!page.ok()) return Finish(page);
+  if (!continue_.empty() && OutOfTime()) {
+    return Finish(DeadlineExceeded("api: list of " + NameOf(kind_) + ": more pages than time"));
+  }
   if (!continue_.empty()) {
     page_items_ = 0;
     return Reopen(std::chrono::milliseconds(0));

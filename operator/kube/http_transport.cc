@@ -297,6 +297,7 @@ Status HttpTransport::Loop::Failed(const Transfer& transfer, StatusCode code,
 
 void HttpTransport::Loop::SetUpTls(Transfer& transfer) const {
   CURL* easy = transfer.easy;
+  curl_easy_setopt(easy, CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2);  // or newer
   if (options_.insecure) {
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, 0L);
     curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, 0L);
@@ -376,7 +377,6 @@ void HttpTransport::Loop::SetUp(Transfer& transfer) const {
   curl_easy_setopt(easy, CURLOPT_HEADERDATA, &transfer);
   curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, OnBodyBytes);
   curl_easy_setopt(easy, CURLOPT_WRITEDATA, &transfer);
-  curl_easy_setopt(easy, CURLOPT_PRIVATE, &transfer);
   SetUpTls(transfer);
   SetUpProxy(transfer);
 }

@@ -46,6 +46,8 @@ class StreamTask : public HttpListener, public std::enable_shared_from_this<Stre
   // Another try is harmless: nothing of this answer has been given away.
   virtual bool MayRetry() const = 0;
 
+  // Of all requests together.
+  bool OutOfTime() const { return std::chrono::steady_clock::now() >= deadline_; }
   // Opens another request after a wait.
   void Reopen(std::chrono::milliseconds wait);
   // `bytes` are now held for Poll.
@@ -66,7 +68,7 @@ class StreamTask : public HttpListener, public std::enable_shared_from_this<Stre
   bool detached() const EXCLUDES(mu_);
 
   const ApiVerb verb_;
-  const std::chrono::steady_clock::time_point deadline_;  // of tries
+  const std::chrono::steady_clock::time_point deadline_;
 
   Mutex ready_mu_;
   std::function<void()> on_ready_ GUARDED_BY(ready_mu_);

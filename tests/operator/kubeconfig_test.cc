@@ -172,7 +172,7 @@ TEST(InClusterTarget, ReadsWhatAPodFindsMounted) {
 }
 
 TEST(Pem, Base64GoesBothWays) {
-  for (const std::string text : {"", "a", "ab", "abc", "abcd", std::string("\0\0\0", 3).c_str()}) {
+  for (const std::string text : {"", "a", "ab", "abc", "abcd"}) {
     EXPECT_EQ(*DecodeBase64(EncodeBase64(text)), text);
   }
   const std::string zeros(4, '\0');

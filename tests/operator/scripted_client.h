@@ -63,6 +63,16 @@ class Bell {
   int rings_ GUARDED_BY(mu_) = 0;
 };
 
+// A node as list items of built-in kinds come: without kind and apiVersion.
+inline std::string Item(int number, int version = 5) {
+  return R"({"metadata":{"name":"n)" + std::to_string(number) + R"(","resourceVersion":")" +
+         std::to_string(version) + R"("}})";
+}
+inline std::string NodeList(const std::string& items, const std::string& version = "7",
+                            const std::string& more = "") {
+  return R"({"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":")" + version +
+         R"(")" + more + R"(},"items":[)" + items + "]}";
+}
 inline std::string StatusJson(int code, const std::string& reason, const std::string& extra = "") {
   return R"({"kind":"Status","apiVersion":"v1","status":"Failure","reason":")" + reason +
          R"(","message":"said so","code":)" + std::to_string(code) + extra + "}";
