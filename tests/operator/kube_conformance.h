@@ -28,7 +28,7 @@ class KubeUnderTest {
   virtual std::string ns() const { return "default"; }
   virtual std::string other_ns() const { return "elsewhere"; }
   // After that many events of one kind nobody can watch from before them.
-  // 0: versions end otherwise, and version 1 is one nobody can watch from.
+  // 0: no number is enough, and our CRDs were installed after version 1.
   virtual int events_kept() const = 0;
   // Within this a watch without events moves on.
   virtual std::chrono::milliseconds bookmark_within() const { return std::chrono::seconds(5); }
