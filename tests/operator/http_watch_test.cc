@@ -239,6 +239,7 @@ TEST(HttpWatch, BrokenConnectionsAreNoOrderlyEnd) {
 TEST(HttpWatch, SilentOneIsGivenUpAndGoesOnWhereItWas) {
   ScriptedApiServer server([](const Request& request, Connection& to) {
     if (!request.Has("watch=")) return to.Answer(200, NodeList(Item(1)));
+    if (request.Has("sendInitialEvents")) return to.Answer(422, StatusJson(422, "Invalid"));
     to.StartChunks();
     if (request.Has("resourceVersion=8")) to.Chunk(Event("ADDED", 3, 9));
     if (request.Has("resourceVersion=7")) to.Chunk(Event("ADDED", 2, 8));
@@ -250,10 +251,9 @@ TEST(HttpWatch, SilentOneIsGivenUpAndGoesOnWhereItWas) {
   options.silence = milliseconds(100);
   const auto api = ScriptedClient(options);
   struct Sink final : ReflectorSink {
-    void Replace(const ObjectList& list) override {
-      ++replaced;
-      objects = list.items.size();
-    }
+    void BeginCollect() override { objects = 0; }
+    void Collect(const WatchEvent&) override { ++objects; }
+    void CommitCollect() override { ++replaced; }
     void Apply(const WatchEvent&) override { ++objects; }
     std::size_t objects = 0;
     int replaced = 0;
