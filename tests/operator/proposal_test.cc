@@ -155,26 +155,26 @@ TEST_F(Proposals, NewLeaderShowsTheSameAndGoesOnWithWhatWasApproved) {
   EXPECT_EQ(cluster.pool().status.rebalance.last_approved, shown.id);
 }
 
-// The annotation stays on the pool: the same moves another day need a new yes.
+// The annotation stays on the pool: the same moves another day need a new yes. (ConsistentHash
+// plans the very same moves each time.)
 TEST_F(Proposals, ApprovalIsGoodForOneTime) {
-  Form();
+  cluster.Form(3, OperatorCluster::Spec(R"("sharding":{"algorithm":"ConsistentHash"},)"
+                                        R"("rebalance":{"mode":"Propose","joinWarmup":"10s"})"));
   cluster.AddAgent("n3", "z0");
   cluster.Run(seconds(5));
-  Approve(proposal().id);
+  const std::string first = proposal().id;
+  Approve(first);
   cluster.Run(seconds(60));
-  ASSERT_GT(SlotsOf(*cluster.map(), "n3"), 4000U);
-  for (int i = 0; i < 2; ++i) {
-    cluster.EditNode("n3",
-                     R"(,"labels":{"topology.kubernetes.io/zone":"z0"},)"
-                     R"("annotations":{"kvfabric.io/drain":"true"})",
-                     "{}");
-    cluster.Run(seconds(5));
-    ASSERT_EQ(SlotsOf(*cluster.map(), "n3"), 0U);
-    cluster.EditNode("n3", R"(,"labels":{"topology.kubernetes.io/zone":"z0"})", "{}");
-    cluster.Run(seconds(40));
-    EXPECT_EQ(SlotsOf(*cluster.map(), "n3"), 0U);
-    EXPECT_NE(proposal().id, "");
-  }
+  ASSERT_GT(SlotsOf(*cluster.map(), "n3"), 3000U);
+  const std::string zone = R"(,"labels":{"topology.kubernetes.io/zone":"z0"})";
+  cluster.EditNode("n3", zone + R"(,"annotations":{"kvfabric.io/drain":"true"})", "{}");
+  cluster.Run(seconds(5));
+  ASSERT_EQ(SlotsOf(*cluster.map(), "n3"), 0U);
+  cluster.EditNode("n3", zone, "{}");
+  cluster.Run(seconds(40));
+  EXPECT_EQ(SlotsOf(*cluster.map(), "n3"), 0U);
+  EXPECT_NE(proposal().id, first);
+  EXPECT_EQ(proposal().id.substr(0, 6), first.substr(0, 6)) << "for the same members";
 }
 
 TEST_F(Proposals, AutomaticModeNeedsNoYes) {
