@@ -1,5 +1,10 @@
 #include "api/grpc_tls.h"
 
+// Before gRPC, which brings macros of the same names along.
+// clang-format off
+#include "common/mutex.h"
+// clang-format on
+
 #include <grpc/grpc.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>

@@ -14,7 +14,6 @@
 
 #include "common/certificate.h"
 #include "common/metrics.h"
-#include "common/mutex.h"  // for grpc_tls.cc: before gRPC, which has macros of the same names
 
 namespace grpc {
 class ChannelCredentials;

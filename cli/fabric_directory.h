@@ -1,13 +1,14 @@
 #pragma once
 
-// FabricDirectory: where everything of one local fabric lies. The operator owns api/, operator.json
-// and kubeconfig; each agent owns its agents/NODE/state; kvctl owns the rest. docs/quickstart.md
-// lists the files. A value; any thread.
+// FabricDirectory: where everything of one local fabric lies. The operator owns api/, tls/,
+// operator.json and kubeconfig; each agent owns its agents/NODE/state; kvctl owns the rest.
+// docs/quickstart.md lists the files. A value; any thread.
 //
 //   tokens            `tenant token` lines, mode 0600
 //   kvctl.json        nodes, zones, ports, arena: what `up` decided
 //   pools/NAME.yaml   pools as they were applied
 //   api/              the embedded Kubernetes API's objects
+//   tls/              the operator's CA, the bundle agents start with, the admin certificate
 //   kubeconfig        for kubectl and kvctl
 //   operator.{pid,log,json}
 //   agents/NODE/      agent.yaml, pid, log, state/ (agent.json, last maps), agent.sock
@@ -82,6 +83,7 @@ class FabricDirectory {
   std::filesystem::path settings() const { return root_ / "kvctl.json"; }
   std::filesystem::path pools() const { return root_ / "pools"; }
   std::filesystem::path api() const { return root_ / "api"; }
+  std::filesystem::path tls() const { return root_ / "tls"; }
   std::filesystem::path kubeconfig() const { return root_ / "kubeconfig"; }
   std::filesystem::path operator_json() const { return root_ / "operator.json"; }
   std::filesystem::path operator_pid() const { return root_ / "operator.pid"; }

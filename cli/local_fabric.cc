@@ -83,6 +83,7 @@ std::string AgentYaml(const FabricDirectory& directory, const FabricSettings& se
   yaml += "stateDir: " + quoted(directory.agent_state(node.name).string());
   yaml += "socketPath: " + quoted(directory.agent_socket(node.name).string());
   yaml += "tokensFile: " + quoted(directory.tokens().string());
+  yaml += "tls:\n  bootstrapDir: " + quoted(directory.tls().string());
   yaml += "listen:\n  grpc: " + listen(node.ports.grpc) + "  bulk: " + listen(node.ports.bulk) +
           "  http: " + listen(node.ports.http);
   yaml += "dram:\n  arenaBytes: " + std::to_string(settings.arena_bytes) + "\n";

@@ -3,8 +3,11 @@
 #include <string>
 #include <utility>
 
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "operator/controllers/certificate_files.h"
+#include "operator/controllers/certificates.h"
 #include "operator/kube/http_kube.h"
 #include "operator/kube/kubeconfig.h"
 #include "operator/kube/token_file.h"
@@ -26,14 +29,17 @@ Result<kube::ApiTarget> TargetOf(const OperatorFlags& flags) {
 
 // In order of construction, and destroyed in reverse.
 struct ClusterOperator::Parts {
+  explicit Parts(const OperatorFlags& flags) : certificate_files(flags.tls_dir) {}
   MetricsRegistry metrics;
+  CertificateFiles certificate_files;
+  std::unique_ptr<Certificates> certificates;
   std::unique_ptr<kube::HttpKube> api;
   std::unique_ptr<OperatorRuntime> runtime;
 };
 
 Result<std::unique_ptr<ClusterOperator>> ClusterOperator::Start(const OperatorFlags& flags) {
   KVF_ASSIGN_OR_RETURN(const auto tokens, kube::ReadTokenFile(flags.tokens));
-  std::unique_ptr<ClusterOperator> out(new ClusterOperator(std::make_unique<Parts>()));
+  std::unique_ptr<ClusterOperator> out(new ClusterOperator(std::make_unique<Parts>(flags)));
   Parts& parts = *out->parts_;
   kube::HttpKube::Options client;
   KVF_ASSIGN_OR_RETURN(client.target, TargetOf(flags));
@@ -42,7 +48,10 @@ Result<std::unique_ptr<ClusterOperator>> ClusterOperator::Start(const OperatorFl
   client.call_timeout = kCallTimeout;
   const std::string server = client.target.server;
   KVF_ASSIGN_OR_RETURN(parts.api, kube::HttpKube::Create(std::move(client)));
+  KVF_ASSIGN_OR_RETURN(parts.certificates,
+                       OpenCertificates(parts.certificate_files, Clock::System(), parts.metrics));
   OperatorRuntime::Options options;
+  options.certificates = parts.certificates.get();
   options.metrics_listen = flags.metrics;
   options.admin_token = kube::FirstToken(tokens, "admin");
   options.agent_namespace = flags.ns;

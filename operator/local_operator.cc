@@ -9,6 +9,8 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "operator/controllers/certificate_files.h"
+#include "operator/controllers/certificates.h"
 #include "operator/kube/embedded_api_server.h"
 #include "operator/kube/embedded_kube_api.h"
 #include "operator/kube/object_store.h"
@@ -32,6 +34,8 @@ struct LocalOperator::Parts {
   MetricsRegistry metrics;
   CrdAdmission admission;
   std::unique_ptr<kube::EmbeddedKubeApi> api;
+  CertificateFiles certificate_files{flags.state_dir / "tls"};
+  std::unique_ptr<Certificates> certificates;
   std::unique_ptr<kube::EmbeddedApiServer> api_server;
   std::unique_ptr<OperatorRuntime> runtime;
 
@@ -66,6 +70,7 @@ Status LocalOperator::Parts::StartRuntime(const std::string& admin_token) {
   options.metrics_listen = flags.metrics;
   options.admin_token = admin_token;
   options.agent_namespace = kAgentNamespace;
+  options.certificates = certificates.get();
   // The directory's lock is ours, so whoever held the Lease is dead.
   options.previous_holder_is_gone = true;
   options.has_services = false;
@@ -87,6 +92,8 @@ Result<std::unique_ptr<LocalOperator>> LocalOperator::Start(const OperatorFlags&
   std::unique_ptr<LocalOperator> out(new LocalOperator(std::make_unique<Parts>(flags)));
   Parts& parts = *out->parts_;
   KVF_RETURN_IF_ERROR(parts.OpenApi());
+  KVF_ASSIGN_OR_RETURN(parts.certificates,
+                       OpenCertificates(parts.certificate_files, Clock::System(), parts.metrics));
   KVF_RETURN_IF_ERROR(parts.StartServer(tokens));
   KVF_RETURN_IF_ERROR(parts.StartRuntime(kube::FirstToken(tokens, "admin")));
   KVF_RETURN_IF_ERROR(parts.WriteFiles());

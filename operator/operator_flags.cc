@@ -13,14 +13,15 @@ constexpr std::string_view kHelp =
     R"help(kvfabric-operator: keeps the pools of a fabric true.
 
 Usage: kvfabric-operator --state-dir DIR [flags]       of a local fabric
-       kvfabric-operator --in-cluster --tokens FILE [flags]       of a cluster, as a pod of it
-       kvfabric-operator --kubeconfig FILE --tokens FILE [flags]  of a cluster, from outside
+       kvfabric-operator --in-cluster FLAGS       of a cluster, as a pod of it
+       kvfabric-operator --kubeconfig FILE FLAGS  of a cluster, from outside
 
   --state-dir DIR          holds api/ (the pools and maps as YAML), kubeconfig and operator.json;
                            made when absent, owned by one operator at a time
   --in-cluster             uses the pod's service account
   --kubeconfig FILE        uses its current context
   --namespace NAME         of the Lease and the agents' pods; default kvfabric-system
+  --tls-dir DIR            in a cluster: keeps the fabric's CA, and the bundle that agents start with
   --tokens FILE            lines `tenant token`, mode 0600; default DIR/tokens
   --listen 127.0.0.1:0     address of the Kubernetes API it serves; loopback, port 0 = any
   --metrics-listen HOST:0  address of /metrics, /livez and /readyz; default 127.0.0.1:0
@@ -87,6 +88,9 @@ class Parser {
     if (flags_.state_dir.empty() && flags_.tokens.empty()) {
       Fault("--tokens", "absent: required in a cluster; name the file with the line for admin");
     }
+    if (flags_.state_dir.empty() == flags_.tls_dir.empty()) {
+      Fault("--tls-dir", "required in a cluster, and only there; name a directory");
+    }
     if (!kube::IsDnsLabel(flags_.ns)) {
       Fault("--namespace", "\"" + flags_.ns + "\": must be the name of a namespace");
     }
@@ -95,12 +99,13 @@ class Parser {
   void TakeValue(const std::string& name, const std::optional<std::string>& value) {
     const bool known = name == "--state-dir" || name == "--tokens" || name == "--listen" ||
                        name == "--metrics-listen" || name == "--log-level" ||
-                       name == "--kubeconfig" || name == "--namespace";
+                       name == "--kubeconfig" || name == "--namespace" || name == "--tls-dir";
     if (!known) return Fault(name, "unknown flag");
     if (!value.has_value() || value->empty()) return Fault(name, "needs a value");
     if (name == "--state-dir") flags_.state_dir = *value;
     if (name == "--tokens") flags_.tokens = *value;
     if (name == "--kubeconfig") flags_.kubeconfig = *value;
+    if (name == "--tls-dir") flags_.tls_dir = *value;
     if (name == "--namespace") flags_.ns = *value;
     if (name == "--log-level" && !ParseLogLevel(*value, &flags_.log_level)) {
       Fault(name, "\"" + *value + "\": must be debug, info, warn or error");

@@ -27,6 +27,7 @@ struct OperatorFlags {
   std::string service_host;
   std::string service_port;
   std::string ns = "kvfabric-system";  // of the Lease and of the agents' pods in a cluster
+  std::filesystem::path tls_dir;       // in a cluster: the fabric's CA
   std::filesystem::path tokens;        // default STATE_DIR/tokens
   Endpoint listen;                     // the embedded API; loopback only
   Endpoint metrics;                    // /metrics /livez /readyz

@@ -12,6 +12,7 @@
 #include "common/timer.h"
 #include "http/http_server.h"
 #include "operator/controllers/agent_dialer.h"
+#include "operator/controllers/certificates.h"
 #include "operator/controllers/control_loop.h"
 #include "operator/kube/elector.h"
 
@@ -61,14 +62,19 @@ void OperatorRuntime::Parts::MakeLoop(kube::KubeApi& api, kube::KubeClient& leas
   election.previous_holder_is_gone = options.previous_holder_is_gone;
   election.on_change = [this] { loop->Wake(); };
   elector = std::make_unique<kube::Elector>(lease_api, Clock::System(), std::move(election));
-  dialer = std::make_unique<GrpcAgentDialer>(options.admin_token);
+  TlsSource tls;
+  if (options.certificates != nullptr) {
+    tls = [own = options.certificates] { return own->own(); };
+  }
+  dialer = std::make_unique<GrpcAgentDialer>(options.admin_token, std::move(tls), &metrics);
   ControlLoop::Options control;
   control.agent_namespace = options.agent_namespace;
   control.reconciler.connection.from_members = !options.has_services;
   control.registry.operator_id = identity;
   control.registry.heartbeat = kHeartbeat;
   loop = std::make_unique<ControlLoop>(
-      ControlLoop::Environment{&api, dialer.get(), elector.get(), &Clock::System(), &metrics},
+      ControlLoop::Environment{&api, dialer.get(), elector.get(), &Clock::System(), &metrics,
+                               options.certificates},
       std::move(control));
 }
 

@@ -19,12 +19,15 @@
 
 namespace kvfabric {
 
+class Certificates;
+
 class OperatorRuntime {
  public:
   struct Options {
     Endpoint metrics_listen;
     std::string admin_token;  // of the agents' Control service
     std::string agent_namespace;
+    Certificates* certificates = nullptr;  // borrowed; null: agents are spoken to in clear
     // The Lease's holder cannot be alive (a lock proves it): lead at once.
     bool previous_holder_is_gone = false;
     // Engines find agents by the cluster's Services; else by the members' addresses.

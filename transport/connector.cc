@@ -10,19 +10,14 @@ namespace kvfabric {
 
 namespace {
 
-using ConnectDone = std::function<void(Result<std::unique_ptr<Stream>>)>;
+using ConnectDone = std::function<void(Result<UniqueFd>)>;
 
 // One connect under way; the loop owns it through its watch.
 class PendingConnect final : public EventLoop::FdHandler,
                              public std::enable_shared_from_this<PendingConnect> {
  public:
-  PendingConnect(EventLoop& loop, SocketAddress to, UniqueFd fd, bool accept_descriptors,
-                 ConnectDone done)
-      : loop_(loop),
-        to_(std::move(to)),
-        fd_(std::move(fd)),
-        accept_descriptors_(accept_descriptors),
-        done_(std::move(done)) {}
+  PendingConnect(EventLoop& loop, SocketAddress to, UniqueFd fd, ConnectDone done)
+      : loop_(loop), to_(std::move(to)), fd_(std::move(fd)), done_(std::move(done)) {}
 
   void Begin(std::chrono::milliseconds timeout) {
     auto watch = loop_.Watch(fd_.get(), EPOLLOUT, shared_from_this());
@@ -49,18 +44,12 @@ class PendingConnect final : public EventLoop::FdHandler,
     const ConnectDone done = std::exchange(done_, nullptr);
     loop_.Unwatch(watch_);
     loop_.CancelTimer(timer_);
-    if (!status.ok()) {
-      done(status);
-      return;
-    }
-    done(std::unique_ptr<Stream>(
-        std::make_unique<PlainStream>(std::move(fd_), to_.ToString(), accept_descriptors_)));
+    done(status.ok() ? Result<UniqueFd>(std::move(fd_)) : status);
   }
 
   EventLoop& loop_;
   const SocketAddress to_;
   UniqueFd fd_;
-  const bool accept_descriptors_;
   ConnectDone done_;
   EventLoop::WatchId watch_ = 0;
   EventLoop::TimerId timer_ = 0;
@@ -68,8 +57,8 @@ class PendingConnect final : public EventLoop::FdHandler,
 
 }  // namespace
 
-void Connect(EventLoop& loop, const SocketAddress& to, std::chrono::milliseconds timeout,
-             bool accept_descriptors, ConnectDone done) {
+void ConnectSocket(EventLoop& loop, const SocketAddress& to, std::chrono::milliseconds timeout,
+                   ConnectDone done) {
   auto started = StartConnect(to);
   if (!started.ok()) {
     loop.RunAfter(Clock::Duration::zero(),
@@ -77,9 +66,22 @@ void Connect(EventLoop& loop, const SocketAddress& to, std::chrono::milliseconds
     return;
   }
   // Also when it connected at once: the socket is writable then, and `done` runs from the loop.
-  std::make_shared<PendingConnect>(loop, to, std::move(started->fd), accept_descriptors,
-                                   std::move(done))
+  std::make_shared<PendingConnect>(loop, to, std::move(started->fd), std::move(done))
       ->Begin(timeout);
+}
+
+void Connect(EventLoop& loop, const SocketAddress& to, std::chrono::milliseconds timeout,
+             bool accept_descriptors, std::function<void(Result<std::unique_ptr<Stream>>)> done) {
+  ConnectSocket(
+      loop, to, timeout,
+      [name = to.ToString(), accept_descriptors, done = std::move(done)](Result<UniqueFd> socket) {
+        if (!socket.ok()) {
+          done(socket.status());
+          return;
+        }
+        done(std::unique_ptr<Stream>(
+            std::make_unique<PlainStream>(std::move(*socket), name, accept_descriptors)));
+      });
 }
 
 }  // namespace kvfabric

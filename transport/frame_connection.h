@@ -77,6 +77,9 @@ class FrameConnection final : public EventLoop::FdHandler,
   bool closed() const { return stream_ == nullptr; }
   EventLoop& loop() { return loop_; }
   const std::string& peer() const { return peer_; }
+  // Of the stream (transport/stream.h), once it is open.
+  std::string peer_identity() const { return stream_ ? stream_->peer_identity() : std::string(); }
+  bool encrypted() const { return stream_ != nullptr && stream_->encrypted(); }
   std::size_t queued_bytes() const { return sender_.queued_bytes(); }
   std::uint64_t bytes_received() const { return receiver_.bytes(); }
   std::uint64_t bytes_sent() const { return sender_.bytes(); }

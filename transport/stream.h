@@ -53,6 +53,10 @@ class Stream {
   // True when bytes wait inside the stream that the socket will not announce (TLS records).
   virtual bool HasBuffered() const { return false; }
   virtual int fd() const = 0;
+  // Whom the other end proved to be in the hand-shake: the URI of its certificate. Empty for a
+  // plain stream, and where there is none or more than one.
+  virtual std::string peer_identity() const { return {}; }
+  virtual bool encrypted() const { return false; }
   // For logs: address of the other end.
   virtual const std::string& peer() const = 0;
 };

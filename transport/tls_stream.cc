@@ -14,6 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include "transport/plain_stream.h"
+
 namespace kvfabric {
 
 namespace {
@@ -29,6 +31,7 @@ using BioPtr = std::unique_ptr<BIO, Freed<BIO_free_all>>;
 using SslPtr = std::unique_ptr<SSL, Freed<SSL_free>>;
 using SslContextPtr = std::unique_ptr<SSL_CTX, Freed<SSL_CTX_free>>;
 using CertificatePtr = std::unique_ptr<X509, Freed<X509_free>>;
+using NamesPtr = std::unique_ptr<GENERAL_NAMES, Freed<GENERAL_NAMES_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 
 // One TLS record; more in one SSL_write gains nothing.
@@ -81,15 +84,47 @@ BIO_METHOD* SocketMethod() {
   return method;
 }
 
+constexpr std::string_view kUriScheme = "spiffe://";
+constexpr unsigned char kTlsHandshakeByte = 0x16;  // a record of type hand-shake
+
+// The one URI of the other end's certificate.
+std::string PeerUri(const SSL* ssl) {
+  const X509* const certificate = SSL_get0_peer_certificate(ssl);
+  if (certificate == nullptr) return {};
+  const NamesPtr names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  std::string found;
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_URI) continue;
+    if (!found.empty()) return {};
+    const ASN1_IA5STRING* const uri = name->d.uniformResourceIdentifier;
+    found.assign(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
+                 static_cast<std::size_t>(ASN1_STRING_length(uri)));
+  }
+  return found;
+}
+
 class TlsStream final : public Stream {
  public:
-  TlsStream(UniqueFd fd, std::string peer, SslPtr ssl)
-      : fd_(std::move(fd)), peer_(std::move(peer)), ssl_(std::move(ssl)) {}
+  // `expected_uri`: that the other end must prove; empty = any that is trusted.
+  TlsStream(UniqueFd fd, std::string peer, SslPtr ssl, std::string expected_uri)
+      : fd_(std::move(fd)),
+        peer_(std::move(peer)),
+        ssl_(std::move(ssl)),
+        expected_uri_(std::move(expected_uri)) {}
 
   IoResult Handshake() override {
     ERR_clear_error();
     const int rc = SSL_do_handshake(ssl_.get());
-    if (rc == 1) return {};
+    if (rc == 1) {
+      identity_ = PeerUri(ssl_.get());
+      if (expected_uri_.empty() || identity_ == expected_uri_) return {};
+      return {IoState::kFailed, 0,
+              Unauthenticated(Text("hand-shake") + ": the other end is " +
+                              (identity_.empty() ? "nobody we know" : identity_) + ", expected " +
+                              expected_uri_)};
+    }
     IoResult result = Outcome(rc, "hand-shake");
     // What failed here is who they are, unless the socket itself did.
     if (result.state == IoState::kFailed && result.status.code() == StatusCode::kInvalidArgument) {
@@ -130,6 +165,8 @@ class TlsStream final : public Stream {
   }
 
   bool HasBuffered() const override { return SSL_pending(ssl_.get()) > 0; }
+  std::string peer_identity() const override { return identity_; }
+  bool encrypted() const override { return true; }
   int fd() const override { return fd_.get(); }
   const std::string& peer() const override { return peer_; }
 
@@ -177,7 +214,53 @@ class TlsStream final : public Stream {
   UniqueFd fd_;
   const std::string peer_;
   SslPtr ssl_;  // before fd_ goes
+  const std::string expected_uri_;
+  std::string identity_;
   std::array<std::byte, kRecordBytes> record_{};
+};
+
+// TLS or not, whichever the other end begins with.
+class EitherStream final : public Stream {
+ public:
+  EitherStream(UniqueFd fd, std::string peer, std::shared_ptr<const TlsContext> context)
+      : fd_(std::move(fd)), peer_(std::move(peer)), context_(std::move(context)) {}
+
+  IoResult Handshake() override {
+    if (inner_ == nullptr) {
+      unsigned char first = 0;
+      const ssize_t n = ::recv(fd_.get(), &first, 1, MSG_PEEK);
+      if (n == 0) return {IoState::kClosed, 0, {}};
+      if (n < 0 && WouldBlock()) return {IoState::kWantRead, 0, {}};
+      if (n < 0) return {IoState::kFailed, 0, ErrnoStatus(errno, peer_ + ": receive")};
+      if (first == kTlsHandshakeByte) {
+        Result<std::unique_ptr<Stream>> accepted = context_->Accept(std::move(fd_), peer_);
+        if (!accepted.ok()) return {IoState::kFailed, 0, accepted.status()};
+        inner_ = std::move(*accepted);
+      } else {
+        inner_ = std::make_unique<PlainStream>(std::move(fd_), peer_);
+      }
+      context_.reset();
+    }
+    return inner_->Handshake();
+  }
+  // After the hand-shake only.
+  IoResult Read(std::span<const iovec> into) override { return inner_->Read(into); }
+  IoResult Write(std::span<const iovec> from, std::span<const int> descriptors) override {
+    return inner_->Write(from, descriptors);
+  }
+  bool HasBuffered() const override { return inner_ != nullptr && inner_->HasBuffered(); }
+  std::string peer_identity() const override {
+    return inner_ != nullptr ? inner_->peer_identity() : std::string();
+  }
+  bool encrypted() const override { return inner_ != nullptr && inner_->encrypted(); }
+  int fd() const override { return inner_ != nullptr ? inner_->fd() : fd_.get(); }
+  const std::string& peer() const override { return peer_; }
+
+ private:
+  UniqueFd fd_;  // until the first byte has come
+  const std::string peer_;
+  std::shared_ptr<const TlsContext> context_;
+  std::unique_ptr<Stream> inner_;
 };
 
 BioPtr MemoryBio(const std::string& pem) {
@@ -232,6 +315,9 @@ class OpenSslContext final : public TlsContext {
                                           const std::string& expected_name) const override {
     KVF_ASSIGN_OR_RETURN(SslPtr ssl, NewSsl(fd.get()));
     SSL_set_connect_state(ssl.get());
+    if (expected_name.compare(0, kUriScheme.size(), kUriScheme) == 0) {
+      return Made(std::move(fd), std::move(peer), std::move(ssl), expected_name);
+    }
     // An address is compared with addresses, a name with names.
     X509_VERIFY_PARAM* const verify = SSL_get0_param(ssl.get());
     if (X509_VERIFY_PARAM_set1_ip_asc(verify, expected_name.c_str()) != 1) {
@@ -256,14 +342,20 @@ class OpenSslContext final : public TlsContext {
     SSL_set_bio(ssl.get(), bio, bio);
     return ssl;
   }
-  static std::unique_ptr<Stream> Made(UniqueFd fd, std::string peer, SslPtr ssl) {
-    return std::make_unique<TlsStream>(std::move(fd), std::move(peer), std::move(ssl));
+  static std::unique_ptr<Stream> Made(UniqueFd fd, std::string peer, SslPtr ssl,
+                                      std::string expected_uri = {}) {
+    return std::make_unique<TlsStream>(std::move(fd), std::move(peer), std::move(ssl),
+                                       std::move(expected_uri));
   }
 
   const SslContextPtr context_;
 };
 
 }  // namespace
+
+std::unique_ptr<Stream> TlsContext::AcceptEither(UniqueFd fd, std::string peer) const {
+  return std::make_unique<EitherStream>(std::move(fd), std::move(peer), shared_from_this());
+}
 
 Result<std::shared_ptr<const TlsContext>> TlsContext::Create(const Options& options) {
   SslContextPtr context(SSL_CTX_new(TLS_method()));

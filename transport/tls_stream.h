@@ -14,7 +14,7 @@
 
 namespace kvfabric {
 
-class TlsContext {
+class TlsContext : public std::enable_shared_from_this<TlsContext> {
  public:
   struct Options {
     std::string certificate_pem;  // own chain, leaf first
@@ -29,7 +29,9 @@ class TlsContext {
 
   // The server's end. The handshake fails without a trusted client certificate.
   virtual Result<std::unique_ptr<Stream>> Accept(UniqueFd fd, std::string peer) const = 0;
-  // The client's end. `expected_name`: DNS name or address that the certificate must carry.
+  // The same for a port that also serves those who speak in clear: the first byte tells.
+  std::unique_ptr<Stream> AcceptEither(UniqueFd fd, std::string peer) const;
+  // The client's end. `expected_name`: DNS name, address or URI that the certificate must carry.
   virtual Result<std::unique_ptr<Stream>> Connect(UniqueFd fd, std::string peer,
                                                   const std::string& expected_name) const = 0;
 

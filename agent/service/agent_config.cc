@@ -198,9 +198,8 @@ void TakeListen(Section& listen, const std::string& key, bool loopback_only, Lis
   }
   if (loopback_only && !IsLoopback(address->host)) {
     listen.Fault(key, *text,
-                 "must be a loopback address, as peers and clients speak in clear (localMode): "
-                 "write " +
-                     example);
+                 "must be a loopback address, as localMode serves clients in clear: write " +
+                     example + ", or localMode: false with tls.bootstrapDir");
     return;
   }
   to = *address;
@@ -252,19 +251,30 @@ void DecodePaths(Section& top, AgentConfig& config) {
   }
 }
 
+void DecodeMode(Section& top, AgentConfig& config) {
+  Section tls = top.TakeSection("tls");
+  TakePath(tls, "bootstrapDir", "", config.tls_bootstrap_dir);
+  tls.Finish();
+  const auto text = top.Take("localMode");
+  if (!text) return;
+  if (*text != "true" && *text != "false") {
+    top.Fault("localMode", *text, "must be true or false: write true, or leave it out");
+  } else if (*text == "false" && config.tls_bootstrap_dir.empty()) {
+    top.Fault("localMode", *text, "needs TLS: write tls.bootstrapDir too, or leave it out");
+  } else {
+    config.local_mode = *text == "true";
+  }
+}
+
 AgentConfig Decode(const YAML::Node& document, Faults& faults) {
   AgentConfig config;
   Section top(document, "", faults);
   DecodeNames(top, config);
   DecodePaths(top, config);
-  if (const auto text = top.Take("localMode"); text && *text != "true") {
-    top.Fault("localMode", *text,
-              "must be true, as TLS between agents is not built: write true, or leave it out");
-  }
-
+  DecodeMode(top, config);
   Section listen = top.TakeSection("listen");
-  TakeListen(listen, "grpc", true, config.grpc);
-  TakeListen(listen, "bulk", true, config.bulk);
+  TakeListen(listen, "grpc", config.local_mode, config.grpc);
+  TakeListen(listen, "bulk", config.local_mode, config.bulk);
   TakeListen(listen, "http", false, config.http);
   listen.Finish();
   DecodeDram(top.TakeSection("dram"), config);

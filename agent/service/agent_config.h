@@ -28,13 +28,15 @@ struct AgentConfig {
   std::string state_dir;    // absolute
   std::string socket_path;  // absolute; default STATE_DIR/agent.sock
   std::string tokens_file;  // absolute
+  // Directory of the bootstrap bundle, absolute; empty = gRPC and bulk in clear, with tokens.
+  std::string tls_bootstrap_dir;
   ListenAddress grpc{"127.0.0.1", 7070};
   ListenAddress bulk{"127.0.0.1", 7071};
   ListenAddress http{"127.0.0.1", 9090};
   std::uint64_t arena_bytes = 0;
   LogLevel log_level = LogLevel::kInfo;
   std::uint32_t workers = 2;
-  // Peers, operator and clients in clear with tokens, on loopback only.
+  // On loopback only; clients may speak framed TCP in clear, with tokens.
   bool local_mode = true;
 };
 

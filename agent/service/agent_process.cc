@@ -18,7 +18,10 @@
 #include "agent/cluster/agent_state.h"
 #include "agent/cluster/durable_file.h"
 #include "agent/cluster/fabric_node.h"
+#include "agent/service/agent_certificate.h"
 #include "agent/service/bulk_server.h"
+#include "agent/service/bulk_tls.h"
+#include "agent/service/clear_pools.h"
 #include "agent/service/grpc_cache_service.h"
 #include "agent/service/grpc_control_service.h"
 #include "agent/service/grpc_peer_link.h"
@@ -29,9 +32,11 @@
 #include "agent/service/token_table.h"
 #include "agent/tier/dram_arena.h"
 #include "agent/tier/memory_check.h"
+#include "api/grpc_tls.h"
 #include "common/executor.h"
 #include "common/log.h"
 #include "common/metrics.h"
+#include "common/mutex.h"
 #include "common/timer.h"
 #include "http/http_server.h"
 #include "transport/event_loop.h"
@@ -55,6 +60,7 @@ constexpr std::uint64_t kMostDirectoryBytes = std::uint64_t{256} << 20U;
 constexpr std::size_t kMaxQueued = 65'536;
 constexpr std::chrono::milliseconds kStopPatience{500};
 constexpr std::chrono::seconds kTokenCheck{1};
+constexpr std::chrono::milliseconds kCertificateCheck{500};
 
 // Field 22 of /proc/self/stat, in clock ticks since boot: with the pid it names this process.
 std::uint64_t StartTime() {
@@ -94,6 +100,10 @@ struct AgentProcess::Parts {
   MetricsRegistry metrics;
   std::unique_ptr<AgentState> state;
   std::unique_ptr<TokenTable> tokens;
+  std::unique_ptr<HandshakeWatch> handshakes;  // both null: in clear
+  std::unique_ptr<AgentCertificate> certificate;
+  ClearPools clear_pools;
+  std::unique_ptr<BulkTls> bulk_tls;
   Timer timer{clock};
   WorkerPool prefault{"prefault", 1, kMaxQueued};
   WorkerPool background{"background", 2, kMaxQueued};
@@ -116,7 +126,11 @@ struct AgentProcess::Parts {
   std::unique_ptr<GrpcPeerService> peer_service;
   std::unique_ptr<GrpcCacheService> cache_service;
   std::unique_ptr<GrpcServer> grpc;
-  Timer::Id token_timer = 0;
+  Timer::Id token_timer = 0, certificate_timer = 0;
+  std::string bundle_fault;  // the timer's; told once
+  Mutex serve_mu;
+  // Memory is there and all is open; what may be missing is a certificate.
+  bool may_serve GUARDED_BY(serve_mu) = false;
   bool stopped = false;
 
   Parts(AgentConfig c, std::string v)
@@ -138,9 +152,33 @@ struct AgentProcess::Parts {
     environment.metrics = &metrics;
     return environment;
   }
+  TlsSource Tls() {
+    if (certificate == nullptr) return nullptr;
+    return [this] { return certificate->material(); };
+  }
+  // The self-test's word, unless nobody may be served yet.
+  AgentHealth Health() const {
+    AgentHealth health = self_test->health();
+    if (health.ready && certificate != nullptr && !certificate->own()) {
+      health.ready = false;
+      health.not_ready_reason = "no certificate of its own yet: waits for the operator";
+    }
+    return health;
+  }
+  // Peers and clients over gRPC are served with a certificate of our own only.
+  void ServeIfCertified() EXCLUDES(serve_mu) {
+    MutexLock lock(serve_mu);
+    if (!may_serve) return;
+    const bool serve = certificate == nullptr || certificate->own();
+    peer_service->SetServing(serve);
+    cache_service->SetServing(serve);
+    grpc->SetServing(serve);
+  }
   std::filesystem::path JsonPath() const { return state->directory() / "agent.json"; }
 
   Status CheckMachine();
+  Status OpenCertificate();
+  void CheckCertificate();
   Status StartMemory();
   Status StartHttp();
   Status StartFabric();
@@ -162,6 +200,31 @@ Status AgentProcess::Parts::CheckMachine() {
   }
   // Nobody must find the ports of an earlier run.
   return RemoveFileDurably(JsonPath());
+}
+
+Status AgentProcess::Parts::OpenCertificate() {
+  if (config.tls_bootstrap_dir.empty()) return Status::Ok();
+  handshakes = std::make_unique<HandshakeWatch>(metrics, "kvfabric_agent");
+  AgentCertificate::Options options;
+  options.node_name = config.node_name;
+  options.bootstrap = config.tls_bootstrap_dir;
+  options.directory = state->directory() / "tls";
+  KVF_ASSIGN_OR_RETURN(
+      certificate,
+      Of("tls.bootstrapDir", AgentCertificate::Open(std::move(options), {&clock, &metrics})));
+  bulk_tls = std::make_unique<BulkTls>(
+      Tls(), [this](const std::string& pool) { return clear_pools.Contains(pool); });
+  return Status::Ok();
+}
+
+// On the timer.
+void AgentProcess::Parts::CheckCertificate() {
+  const Status status = certificate->Check();
+  if (!status.ok() && status.message() != bundle_fault) {
+    LogWarn("bootstrap bundle not read", {{"reason", status.message()}});
+  }
+  bundle_fault = status.message();
+  ServeIfCertified();
 }
 
 Status AgentProcess::Parts::StartMemory() {
@@ -199,7 +262,7 @@ Status AgentProcess::Parts::StartHttp() {
                    {{"/livez", [] { return HttpReply{.body = "ok\n"}; }},
                     {"/readyz",
                      [this] {
-                       const AgentHealth health = self_test->health();
+                       const AgentHealth health = Health();
                        if (health.ready) return HttpReply{.body = "ok\n"};
                        return HttpReply{.status = 503, .body = health.not_ready_reason + "\n"};
                      }},
@@ -214,6 +277,8 @@ Status AgentProcess::Parts::StartHttp() {
 Status AgentProcess::Parts::StartFabric() {
   GrpcPeerConnector::Options outward;
   outward.self = {config.node_name, state->agent_uid(), state->boot_epoch()};
+  outward.tls = Tls();
+  outward.bulk.tls = bulk_tls.get();
   outward.token = [this] { return tokens->TokenOf(kAdminTenant).value_or(""); };
   GrpcPeerConnector::Environment outward_environment;
   outward_environment.loops = LoopRefs();
@@ -244,6 +309,7 @@ Status AgentProcess::Parts::StartBulk() {
   BulkServer::Options options;
   options.host = config.bulk.host;
   options.port = config.bulk.port;
+  options.tls = bulk_tls.get();
   options.on_client = [this](FrameConnection& connection, const ReceivedFrame& first) {
     LocalService* const clients = tcp_clients.load(std::memory_order_acquire);
     return clients != nullptr ? clients->TakeOver(connection, first)
@@ -266,17 +332,21 @@ Status AgentProcess::Parts::StartGrpc() {
   control_options.zone = config.zone;
   control_options.arena_bytes = config.arena_bytes;
   control_options.tenant_of_token = Authentication();
-  control_options.health = [this] { return self_test->health(); };
+  control_options.health = [this] { return Health(); };
   GrpcControlService::Environment at_control;
   at_control.port = node.get();
   at_control.executor = &control;
   at_control.timer = &timer;
   at_control.metrics = &metrics;
+  at_control.certificate = certificate.get();
+  at_control.on_certificate = [this] { ServeIfCertified(); };
+  at_control.clear_pools = &clear_pools;
   control_service = std::make_unique<GrpcControlService>(std::move(control_options), at_control);
 
   GrpcPeerService::Options peer_options;
   peer_options.self = {config.node_name, state->agent_uid(), state->boot_epoch()};
   peer_options.tenant_of_token = Authentication();
+  peer_options.certificates = certificate != nullptr;
   GrpcPeerService::Environment at_peer;
   at_peer.handler = &node->peer_handler();
   at_peer.bulk = bulk.get();
@@ -296,10 +366,13 @@ Status AgentProcess::Parts::StartGrpc() {
   at_cache.metrics = &metrics;
   cache_service = std::make_unique<GrpcCacheService>(std::move(cache_options), at_cache);
 
-  KVF_ASSIGN_OR_RETURN(grpc, Of("listen.grpc", GrpcServer::Start({.listen = config.grpc},
-                                                                 {&control_service->service(),
-                                                                  &peer_service->service(),
-                                                                  &cache_service->service()})));
+  GrpcServer::Options server;
+  server.listen = config.grpc;
+  server.tls = Tls();
+  KVF_ASSIGN_OR_RETURN(
+      grpc, Of("listen.grpc",
+               GrpcServer::Start(server, {&control_service->service(), &peer_service->service(),
+                                          &cache_service->service()})));
   grpc->SetServing(false);
   endpoints.grpc = {config.grpc.host, grpc->port()};
   return Status::Ok();
@@ -335,9 +408,14 @@ Status AgentProcess::Parts::StartServing() {
       local, Of("socketPath", LocalService::Start(std::move(options), std::move(environment))));
   endpoints.socket_path = config.socket_path;
   tcp_clients.store(local.get(), std::memory_order_release);
-  peer_service->SetServing(true);
-  cache_service->SetServing(true);
-  grpc->SetServing(true);
+  {
+    MutexLock lock(serve_mu);
+    may_serve = true;
+  }
+  ServeIfCertified();
+  if (certificate != nullptr) {
+    certificate_timer = timer.Every(kCertificateCheck, [this] { CheckCertificate(); });
+  }
   token_timer = timer.Every(kTokenCheck, [this] {
     if (const Status status = tokens->ReloadIfChanged(); !status.ok()) {
       LogWarn("tokens not reloaded", {{"reason", status.message()}});
@@ -361,7 +439,12 @@ Status AgentProcess::Parts::WriteJson() {
 
 void AgentProcess::Parts::Stop() {
   if (std::exchange(stopped, true)) return;
+  {
+    MutexLock lock(serve_mu);
+    may_serve = false;
+  }
   if (token_timer != 0) timer.CancelAndWait(token_timer);
+  if (certificate_timer != 0) timer.CancelAndWait(certificate_timer);
   if (grpc != nullptr) {
     grpc->SetServing(false);
     cache_service->SetServing(false);
@@ -394,6 +477,7 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::Start(
   std::unique_ptr<AgentProcess> agent(new AgentProcess(std::make_unique<Parts>(config, version)));
   Parts& parts = *agent->parts_;
   KVF_RETURN_IF_ERROR(parts.CheckMachine());
+  KVF_RETURN_IF_ERROR(parts.OpenCertificate());
   KVF_RETURN_IF_ERROR(parts.StartMemory());
   KVF_RETURN_IF_ERROR(parts.StartHttp());
   KVF_RETURN_IF_ERROR(parts.StartFabric());

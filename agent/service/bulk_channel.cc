@@ -5,6 +5,7 @@
 #include "agent/service/bulk_messages.h"
 #include "common/log.h"
 #include "transport/connector.h"
+#include "transport/plain_stream.h"
 
 namespace kvfabric {
 
@@ -27,10 +28,22 @@ BulkChannel::BulkChannel(Options options)
 
 void BulkChannel::Connect() {
   if (closed_) return;
-  kvfabric::Connect(*options_.loop, options_.peer, options_.connect_timeout, false,
-                    [self = shared_from_this()](Result<std::unique_ptr<Stream>> stream) {
-                      self->OnConnected(std::move(stream));
-                    });
+  kvfabric::ConnectSocket(*options_.loop, options_.peer, options_.connect_timeout,
+                          [self = shared_from_this()](Result<UniqueFd> socket) {
+                            self->OnConnected(self->StreamOver(std::move(socket)));
+                          });
+}
+
+Result<std::unique_ptr<Stream>> BulkChannel::StreamOver(Result<UniqueFd> socket) const {
+  if (!socket.ok()) return socket.status();
+  const std::string name = options_.peer.ToString();
+  if (options_.tls == nullptr) {
+    return std::unique_ptr<Stream>(std::make_unique<PlainStream>(std::move(*socket), name));
+  }
+  KVF_RETURN_IF_ERROR(ConfigureSocket(socket->get(), true));
+  const std::shared_ptr<const TlsContext> context = options_.tls->Context();
+  if (context == nullptr) return Unavailable("bulk connection: no TLS");
+  return context->Connect(std::move(*socket), name, options_.peer_identity);
 }
 
 void BulkChannel::OnConnected(Result<std::unique_ptr<Stream>> stream) {

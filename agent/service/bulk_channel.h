@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "agent/service/bulk_tls.h"
 #include "agent/service/bulk_transfer.h"
 #include "common/clock.h"
 #include "common/metrics.h"
@@ -32,6 +33,8 @@ class BulkChannel final : public FrameHandler, public std::enable_shared_from_th
     EventLoop* loop = nullptr;
     SocketAddress peer;
     std::string token;
+    BulkTls* tls = nullptr;     // null: in clear
+    std::string peer_identity;  // that the peer's certificate must have, with `tls`
     std::chrono::milliseconds connect_timeout{500};
     std::chrono::milliseconds retry_after{100};
     const Clock* clock = nullptr;
@@ -75,6 +78,7 @@ class BulkChannel final : public FrameHandler, public std::enable_shared_from_th
     Reservation to;
   };
 
+  Result<std::unique_ptr<Stream>> StreamOver(Result<UniqueFd> socket) const;
   void OnConnected(Result<std::unique_ptr<Stream>> stream);
   void Send(OutgoingFrame frame);
   void OnJoined();

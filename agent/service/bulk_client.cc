@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -25,17 +26,9 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
     MutexLock lock(mu_);
     if (generation <= over_) return {};
     opened_ = generation;
-    for (std::size_t i = 0; i < options_.connections; ++i) {
-      BulkChannel::Options options;
-      options.loop = environment_.loops[next_++ % environment_.loops.size()];
-      options.peer = peer;
-      options.token = token;
-      options.connect_timeout = options_.connect_timeout;
-      options.retry_after = options_.retry_after;
-      options.clock = environment_.clock;
-      options.metrics = environment_.metrics;
-      channels_.push_back(std::make_shared<BulkChannel>(std::move(options)));
-    }
+    peer_ = peer;
+    token_ = token;
+    channels_ = MakeChannels(options_.tls);
     return channels_;
   }
 
@@ -49,6 +42,8 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
       over_ = std::max(over_, generation);
       if (opened_ > over_) return {};
       channels = std::exchange(channels_, {});
+      for (auto& channel : clear_channels_) channels.push_back(std::move(channel));
+      clear_channels_.clear();
       for (const auto& entry : jobs_) jobs.push_back(entry.second.job);
     }
     for (const auto& job : jobs) job->End(why);
@@ -62,7 +57,7 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
       done(std::move(result));
     };
     const auto job = std::make_shared<BulkFetchJob>(std::move(args));
-    const auto channels = Enter(id, job, deadline);
+    const auto channels = Enter(id, job, job->pool_uid, deadline);
     if (channels.empty()) return;
     for (std::size_t c = 0; c < channels.size(); ++c) {
       for (auto& items : ItemsOf(*job, c, channels.size())) {
@@ -79,7 +74,7 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
       done(std::move(result));
     };
     const auto job = std::make_shared<BulkPushJob>(std::move(args));
-    const auto channels = Enter(id, job, deadline);
+    const auto channels = Enter(id, job, job->pool_uid, deadline);
     if (channels.empty()) return;
     for (std::size_t c = 0; c < channels.size(); ++c) {
       for (auto& items : ItemsOf(*job, c, channels.size())) {
@@ -106,6 +101,38 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
     return requests;
   }
 
+  std::vector<std::shared_ptr<BulkChannel>> MakeChannels(BulkTls* tls) REQUIRES(mu_) {
+    std::vector<std::shared_ptr<BulkChannel>> made;
+    for (std::size_t i = 0; i < options_.connections; ++i) {
+      BulkChannel::Options options;
+      options.loop = environment_.loops[next_++ % environment_.loops.size()];
+      options.peer = *peer_;
+      options.token = token_;
+      options.tls = tls;
+      options.peer_identity = options_.peer_identity;
+      options.connect_timeout = options_.connect_timeout;
+      options.retry_after = options_.retry_after;
+      options.clock = environment_.clock;
+      options.metrics = environment_.metrics;
+      made.push_back(std::make_shared<BulkChannel>(std::move(options)));
+    }
+    return made;
+  }
+
+  // Those that carry this pool. The session is open.
+  const std::vector<std::shared_ptr<BulkChannel>>& ChannelsFor(const std::string& pool_uid)
+      REQUIRES(mu_) {
+    if (options_.tls == nullptr || !options_.tls->MayTravelInClear(pool_uid)) return channels_;
+    if (clear_channels_.empty()) {
+      clear_channels_ = MakeChannels(nullptr);
+      for (const auto& channel : clear_channels_) {
+        // Refused only when the loop stops; then the jobs end by their deadlines.
+        static_cast<void>(channel->loop().Submit([channel] { channel->Connect(); }));
+      }
+    }
+    return clear_channels_;
+  }
+
   static void FailItems(BulkJob& job, const std::vector<std::size_t>& items) {
     for (const std::size_t item : items) job.Fail(item, Unavailable("bulk: the loop is full"));
   }
@@ -118,7 +145,8 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
   // The channels to use: joined ones if any. Empty when the job was refused, and ended.
   std::vector<std::shared_ptr<BulkChannel>> Enter(std::uint64_t id,
                                                   const std::shared_ptr<BulkJob>& job,
-                                                  Deadline deadline) EXCLUDES(mu_) {
+                                                  const std::string& pool_uid, Deadline deadline)
+      EXCLUDES(mu_) {
     Status refusal;
     std::vector<std::shared_ptr<BulkChannel>> channels;
     {
@@ -137,10 +165,11 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
           if (const auto late = weak.lock()) late->End(DeadlineExceeded("bulk: deadline passed"));
         });
         jobs_.emplace(id, Entry{job, timer});
-        for (const auto& channel : channels_) {
+        const auto& carrying = ChannelsFor(pool_uid);
+        for (const auto& channel : carrying) {
           if (channel->joined()) channels.push_back(channel);
         }
-        if (channels.empty()) channels = channels_;
+        if (channels.empty()) channels = carrying;
       }
     }
     if (!refusal.ok()) job->End(refusal);
@@ -162,6 +191,9 @@ class BulkClient::Core : public std::enable_shared_from_this<Core> {
   const Environment environment_;
   Mutex mu_;
   std::vector<std::shared_ptr<BulkChannel>> channels_ GUARDED_BY(mu_);  // empty = no session
+  std::vector<std::shared_ptr<BulkChannel>> clear_channels_ GUARDED_BY(mu_);
+  std::optional<SocketAddress> peer_ GUARDED_BY(mu_);  // of the session
+  std::string token_ GUARDED_BY(mu_);
   std::unordered_map<std::uint64_t, Entry> jobs_ GUARDED_BY(mu_);
   std::size_t items_ GUARDED_BY(mu_) = 0;
   std::uint64_t next_job_ GUARDED_BY(mu_) = 1;

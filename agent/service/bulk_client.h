@@ -1,7 +1,8 @@
 #pragma once
 
 // BulkClient: the bulk connections to one peer, for as long as its session lasts. Fetches and
-// pushes are spread over them.
+// pushes are spread over them. With TLS, blocks of pools that may travel in clear have connections
+// of their own, made when the first is moved.
 //
 // Owned by a peer link; any thread may call; connections live on the event loops. Every
 // completion runs exactly once, on a loop, the timer or the caller of Close: with all answers, by
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "agent/cluster/peer_link.h"
+#include "agent/service/bulk_tls.h"
 #include "common/metrics.h"
 #include "common/timer.h"
 #include "transport/event_loop.h"
@@ -29,6 +31,8 @@ class BulkClient {
     std::chrono::milliseconds connect_timeout{500};
     std::chrono::milliseconds retry_after{100};  // a lost connection, while the session lasts
     std::size_t max_items = 16'384;
+    BulkTls* tls = nullptr;       // null: all in clear; borrowed, outlives this
+    std::string peer_identity{};  // that the peer's certificate must have
   };
   struct Environment {
     std::vector<EventLoop*> loops;

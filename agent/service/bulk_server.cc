@@ -43,7 +43,8 @@ struct ServerMetrics {
 bool SpokeWrongly(const Status& why) {
   return why.code() == StatusCode::kInvalidArgument || why.code() == StatusCode::kUnimplemented ||
          why.code() == StatusCode::kResourceExhausted ||
-         why.code() == StatusCode::kUnauthenticated || why.code() == StatusCode::kDataLoss;
+         why.code() == StatusCode::kUnauthenticated ||
+         why.code() == StatusCode::kPermissionDenied || why.code() == StatusCode::kDataLoss;
 }
 
 }  // namespace
@@ -51,6 +52,7 @@ bool SpokeWrongly(const Status& why) {
 struct BulkServer::Shared {
   struct Session {
     PeerHandler::SessionId id = 0;
+    std::string identity;  // empty = whoever has the token
     std::vector<std::weak_ptr<FrameConnection>> connections;
   };
 
@@ -85,6 +87,10 @@ struct BulkServer::Shared {
     MutexLock lock(mu);
     const auto found = sessions.find(token);
     if (found == sessions.end()) return std::nullopt;
+    if (connection->encrypted() && !found->second.identity.empty() &&
+        connection->peer_identity() != found->second.identity) {
+      return std::nullopt;
+    }
     auto& joined = found->second.connections;
     std::erase_if(joined, [](const auto& weak) { return weak.expired(); });
     joined.push_back(connection);
@@ -95,7 +101,8 @@ struct BulkServer::Shared {
 // One connection, on its loop.
 class BulkServer::Connection final : public FrameHandler {
  public:
-  explicit Connection(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+  Connection(std::shared_ptr<Shared> shared, std::string peer)
+      : shared_(std::move(shared)), peer_(std::move(peer)) {}
 
   void Attach(const std::shared_ptr<FrameConnection>& connection) {
     connection_ = connection.get();
@@ -131,7 +138,7 @@ class BulkServer::Connection final : public FrameHandler {
     reservation_.reset();  // nothing of it was visible
     if (SpokeWrongly(why)) {
       shared_->metrics.faults.Add();
-      LogWarn("bulk connection closed", {{"peer", connection_->peer()}, {"reason", why.message()}});
+      LogWarn("bulk connection closed", {{"peer", peer_}, {"reason", why.message()}});
     }
     shared_->Forget(connection_);
     connection_ = nullptr;
@@ -160,9 +167,19 @@ class BulkServer::Connection final : public FrameHandler {
     return Status::Ok();
   }
 
+  Status CheckEncryption(const std::string& pool_uid) const {
+    BulkTls* const tls = shared_->options.tls;
+    if (tls == nullptr || connection_->encrypted() || tls->MayTravelInClear(pool_uid)) {
+      return Status::Ok();
+    }
+    return PermissionDenied("bulk connection: in clear, but pool " + pool_uid +
+                            " travels encrypted only (spec.security.transport)");
+  }
+
   Status OnFetch(const ReceivedFrame& frame) {
     if (frame.header.payload_bytes != 0) return InvalidArgument("bulk fetch: with a payload");
     KVF_ASSIGN_OR_RETURN(const BulkFetch fetch, DecodeBulkFetch(frame.body));
+    KVF_RETURN_IF_ERROR(CheckEncryption(fetch.pool_uid));
     const Clock::TimePoint now = shared_->environment.clock->Now();
     for (std::size_t i = 0; i < fetch.ids.size(); ++i) {
       OutgoingFrame reply;
@@ -192,6 +209,7 @@ class BulkServer::Connection final : public FrameHandler {
   Status OnPush(const ReceivedFrame& frame, std::vector<PayloadPart>& parts) {
     KVF_ASSIGN_OR_RETURN(BulkPush push,
                          DecodeBulkPush(frame.body, shared_->environment.clock->Now()));
+    KVF_RETURN_IF_ERROR(CheckEncryption(push.pool_uid));
     if (frame.header.payload_bytes == 0 || push.header.length_bytes != frame.header.payload_bytes ||
         push.header.checksum != frame.header.payload_checksum) {
       return InvalidArgument("bulk push: length or checksum of header and frame differ");
@@ -223,7 +241,8 @@ class BulkServer::Connection final : public FrameHandler {
   }
 
   const std::shared_ptr<Shared> shared_;
-  FrameConnection* connection_ = nullptr;  // null once closed
+  const std::string peer_;                 // its address
+  FrameConnection* connection_ = nullptr;  // null before it is attached and once closed
   std::optional<PeerHandler::SessionId> session_;
   FrameHeader push_;                        // of the payload being received
   std::optional<Reservation> reservation_;  // where it goes; none = thrown away
@@ -231,19 +250,28 @@ class BulkServer::Connection final : public FrameHandler {
 
 namespace {
 
+std::unique_ptr<Stream> StreamOver(UniqueFd fd, const std::string& peer, BulkTls* tls) {
+  if (tls == nullptr) return std::make_unique<PlainStream>(std::move(fd), peer);
+  const std::shared_ptr<const TlsContext> context = tls->Context();
+  if (context == nullptr || !ConfigureSocket(fd.get(), true).ok()) return nullptr;
+  return context->AcceptEither(std::move(fd), peer);
+}
+
 // Starts one accepted connection on its loop.
 template <typename Handler, typename Shared>
 void StartConnection(const std::shared_ptr<Shared>& shared, EventLoop& loop,
                      const std::shared_ptr<UniqueFd>& fd, const std::string& peer) {
-  auto handler = std::make_shared<Handler>(shared);
+  auto handler = std::make_shared<Handler>(shared, peer);
   FrameConnection::Options options;
   options.idle_timeout = kJoinTimeout;
-  auto connection = FrameConnection::Start(
-      loop, std::make_unique<PlainStream>(std::move(*fd), peer), options, handler);
+  std::unique_ptr<Stream> stream = StreamOver(std::move(*fd), peer, shared->options.tls);
+  if (stream == nullptr) return;  // BulkTls has said why
+  auto connection = FrameConnection::Start(loop, std::move(stream), options, handler);
   if (!connection.ok()) {
     LogWarn("bulk connection refused", {{"peer", peer}, {"reason", connection.status().message()}});
     return;
   }
+  if ((*connection)->closed()) return;  // its hand-shake failed at once
   handler->Attach(*connection);
   if (!shared->Register(*connection)) {
     (*connection)->Close(ResourceExhausted("bulk connection: too many are open"));
@@ -299,12 +327,12 @@ BulkServer::~BulkServer() {
 
 std::uint16_t BulkServer::port() const { return listener_->address().port(); }
 
-std::string BulkServer::AddSession(PeerHandler::SessionId session) {
+std::string BulkServer::AddSession(PeerHandler::SessionId session, std::string identity) {
   std::string token(kBulkTokenBytes, '\0');
   KVF_CHECK(::getrandom(token.data(), token.size(), 0) == static_cast<ssize_t>(token.size()),
             "no random numbers");
   MutexLock lock(shared_->mu);
-  shared_->sessions[token].id = session;
+  shared_->sessions[token] = {session, std::move(identity), {}};
   return token;
 }
 

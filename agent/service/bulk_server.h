@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "agent/cluster/peer_link.h"
+#include "agent/service/bulk_tls.h"
 #include "common/clock.h"
 #include "common/metrics.h"
 #include "transport/frame_connection.h"
@@ -33,6 +34,9 @@ class BulkServer {
     std::uint16_t port = 0;          // 0 = any free one
     std::size_t max_connections = 4096;
     ClientHandler on_client = nullptr;  // none: such connections are refused
+    // Null: all in clear. Otherwise the port takes both, and only pools that may travel in clear
+    // do so.
+    BulkTls* tls = nullptr;
   };
   struct Environment {
     PeerHandler* handler = nullptr;
@@ -48,8 +52,9 @@ class BulkServer {
   BulkServer& operator=(const BulkServer&) = delete;
 
   std::uint16_t port() const;
-  // 16 random bytes that connections of this session join with.
-  std::string AddSession(PeerHandler::SessionId session);
+  // 16 random bytes that connections of this session join with. Over TLS only from the holder of
+  // `identity`, where one is given.
+  std::string AddSession(PeerHandler::SessionId session, std::string identity = {});
   // Its connections close; its token is worth nothing any more.
   void EndSession(const std::string& token);
   std::size_t connections() const;

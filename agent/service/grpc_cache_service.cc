@@ -16,6 +16,7 @@
 #include "agent/service/rpc_metrics.h"
 #include "agent/service/session_table.h"
 #include "agent/service/stream_outbox.h"
+#include "api/grpc_tls.h"
 #include "common/leash.h"
 #include "kvfabric/v1/cache.grpc.pb.h"
 
@@ -125,6 +126,25 @@ struct Shared {
         stat(*e.metrics, "grpc", "stat") {}
 };
 
+// What a session is bound to: the caller's token, or without one the identity its certificate has.
+std::string CredentialOf(const grpc::ServerContextBase& context) {
+  std::string token = BearerToken(context);
+  if (!token.empty()) return token;
+  const auto caller = CallerIdentity(context);
+  return caller ? caller->ToString() : std::string();
+}
+
+// The tenant a caller speaks for; nullopt = nobody we know.
+std::optional<std::string> TenantOf(const grpc::ServerContextBase& context,
+                                    const TenantOfToken& tenant_of_token) {
+  if (const std::string token = BearerToken(context); !token.empty()) return tenant_of_token(token);
+  const auto caller = CallerIdentity(context);
+  if (!caller) return std::nullopt;
+  if (caller->role == CertificateIdentity::Role::kAdmin) return std::string(kAdminTenant);
+  if (caller->role == CertificateIdentity::Role::kTenant) return caller->name;
+  return std::nullopt;
+}
+
 // One unary call: who asks, until when, and the answer's bookkeeping.
 class Call {
  public:
@@ -138,10 +158,11 @@ class Call {
       refusal_ = Unavailable("cache: this agent does not serve yet");
       return;
     }
-    entry_ = shared.sessions.Find(MetadataValue(context, "kvfabric-session"), BearerToken(context));
+    entry_ =
+        shared.sessions.Find(MetadataValue(context, "kvfabric-session"), CredentialOf(context));
     if (!entry_) {
       refusal_ =
-          Unauthenticated("cache: unknown session, or not this token's: open Cache.Session first");
+          Unauthenticated("cache: unknown session, or not this caller's: open Cache.Session first");
     }
   }
 
@@ -260,12 +281,14 @@ class GrpcCacheService::Service final : public CacheBase {
     if (!shared_->serving.load(std::memory_order_relaxed)) {
       return new RefusedSession(Unavailable("cache: this agent does not serve yet"));
     }
-    std::string token = BearerToken(*context);
-    const auto tenant = shared_->options.tenant_of_token(token);
-    if (!tenant) return new RefusedSession(Unauthenticated("cache session: unknown token"));
+    const auto tenant = TenantOf(*context, shared_->options.tenant_of_token);
+    if (!tenant) {
+      return new RefusedSession(
+          Unauthenticated("cache session: needs a known token, or a tenant's certificate"));
+    }
     Fabric& fabric = *shared_->environment.fabric;
     const SessionId session = fabric.OpenSession(*tenant);
-    Result<std::string> id = shared_->sessions.Add(std::move(token), {session, *tenant});
+    Result<std::string> id = shared_->sessions.Add(CredentialOf(*context), {session, *tenant});
     if (!id.ok()) {
       fabric.CloseSession(session);
       return new RefusedSession(id.status());

@@ -3,12 +3,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "agent/service/control_codec.h"
 #include "agent/service/control_fence.h"
 #include "agent/service/grpc_status.h"
 #include "agent/service/stream_outbox.h"
+#include "api/grpc_tls.h"
 #include "common/leash.h"
 #include "common/log.h"
 #include "kvfabric/v1/control.grpc.pb.h"
@@ -159,6 +161,7 @@ class Body : public std::enable_shared_from_this<Body> {
     switch (in_.body_case()) {
       case v1::ControlDown::kPools: {
         KVF_ASSIGN_OR_RETURN(std::vector<PoolSpecForAgent> pools, DecodePoolSet(in_.pools()));
+        NoteClearPools();
         return port.ApplyPools(in_.term(), std::move(pools));
       }
       case v1::ControlDown::kMap:
@@ -167,11 +170,37 @@ class Body : public std::enable_shared_from_this<Body> {
         return in_.drain().draining()
                    ? port.StartDrain(in_.term(), std::chrono::seconds(in_.drain().deadline_s()))
                    : port.StopDrain(in_.term());
+      case v1::ControlDown::kCertificate:
+        return TakeCertificate();
       case v1::ControlDown::kPing:
         return Status::Ok();
       default:
         return Unimplemented("control session: unknown message (from a newer operator?)");
     }
+  }
+
+  Status TakeCertificate() {
+    AgentCertificate* const own = shared_->environment.certificate;
+    if (own == nullptr) {
+      return FailedPrecondition(
+          "certificate: this agent speaks in clear: set tls.bootstrapDir in its agent.yaml");
+    }
+    const v1::CertificateUpdate& update = in_.certificate();
+    if (update.certificate().empty()) return own->Trust(update.trusted());
+    KVF_RETURN_IF_ERROR(own->Install(update.certificate(), update.trusted()));
+    if (shared_->environment.on_certificate) shared_->environment.on_certificate();
+    return Status::Ok();
+  }
+
+  // Before the pools themselves: a new one must not be refused, nor one that is encrypted from now
+  // on be served in clear.
+  void NoteClearPools() {
+    if (shared_->environment.clear_pools == nullptr) return;
+    std::set<std::string> clear;
+    for (const v1::PoolConfig& pool : in_.pools().pools()) {
+      if (pool.clear_bulk()) clear.insert(pool.uid());
+    }
+    shared_->environment.clear_pools->Assign(std::move(clear));
   }
 
   void FillHello(v1::AgentHello& hello) const {
@@ -215,6 +244,23 @@ class Body : public std::enable_shared_from_this<Body> {
     heartbeat.set_not_ready_reason(health.not_ready_reason);
     heartbeat.set_arena_bytes(shared_->options.arena_bytes);
     EncodeReports(port.PoolReports(), port.DrainProgress(), heartbeat);
+    AgentCertificate* const own = shared_->environment.certificate;
+    if (own != nullptr) {
+      const AgentCertificate::Report report = own->report();
+      heartbeat.mutable_tls()->set_own_certificate(report.own);
+      heartbeat.mutable_tls()->set_expires_s(report.expires_s);
+      heartbeat.mutable_tls()->set_trusted(report.trusted);
+    }
+    outbox_.Send(std::move(up));
+    if (own != nullptr) AskForCertificate(*own);
+  }
+
+  void AskForCertificate(AgentCertificate& own) {
+    std::optional<std::string> request = own.RequestIfDue();
+    if (!request) return;
+    v1::ControlUp up;
+    up.set_acknowledged_term(shared_->fence.highest_term());
+    up.mutable_certificate_request()->set_request(std::move(*request));
     outbox_.Send(std::move(up));
   }
 
@@ -268,18 +314,27 @@ class GrpcControlService::Service final : public v1::Control::CallbackService {
   ~Service() override { shared_->leash.Cut(); }
 
   Reactor* Session(grpc::CallbackServerContext* context) override {
-    const auto tenant = shared_->options.tenant_of_token(BearerToken(*context));
-    if (!tenant) {
-      return new RefusedStream(Unauthenticated("control session: unknown token"));
-    }
-    if (*tenant != kAdminTenant) {
-      return new RefusedStream(
-          PermissionDenied("control session: needs the admin token (is " + *tenant + "'s)"));
-    }
+    const Status refused = Authorize(*context);
+    if (!refused.ok()) return new RefusedStream(refused);
     return new Stream(shared_);
   }
 
  private:
+  Status Authorize(const grpc::CallbackServerContext& context) const {
+    if (shared_->environment.certificate != nullptr) {
+      using Role = CertificateIdentity::Role;
+      const auto caller = CallerIdentity(context);
+      if (!caller) return Unauthenticated("control session: needs the operator's certificate");
+      if (caller->role == Role::kOperator || caller->role == Role::kAdmin) return Status::Ok();
+      return PermissionDenied("control session: is the operator's alone (the caller is " +
+                              caller->ToString() + ")");
+    }
+    const auto tenant = shared_->options.tenant_of_token(BearerToken(context));
+    if (!tenant) return Unauthenticated("control session: unknown token");
+    if (*tenant == kAdminTenant) return Status::Ok();
+    return PermissionDenied("control session: needs the admin token (is " + *tenant + "'s)");
+  }
+
   const std::shared_ptr<Shared> shared_;
 };
 

@@ -13,7 +13,9 @@
 #include <string>
 
 #include "agent/cluster/control_plane_port.h"
+#include "agent/service/agent_certificate.h"
 #include "agent/service/authentication.h"
+#include "agent/service/clear_pools.h"
 #include "common/executor.h"
 #include "common/metrics.h"
 #include "common/timer.h"
@@ -44,6 +46,11 @@ class GrpcControlService {
     Executor* executor = nullptr;
     Timer* timer = nullptr;
     MetricsRegistry* metrics = nullptr;
+    // Null: in clear, and the caller's token says who it is. Otherwise the caller must prove to be
+    // the operator or an admin.
+    AgentCertificate* certificate = nullptr;
+    std::function<void()> on_certificate = nullptr;  // one was taken; may be none
+    ClearPools* clear_pools = nullptr;               // told of each list of pools; may be null
   };
 
   GrpcControlService(Options options, const Environment& environment);

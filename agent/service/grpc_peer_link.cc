@@ -10,6 +10,7 @@
 #include "agent/service/peer_codec.h"
 #include "agent/service/peer_session.h"
 #include "agent/service/stream_outbox.h"
+#include "api/grpc_tls.h"
 #include "common/mutex.h"
 #include "kvfabric/v1/peer.grpc.pb.h"
 
@@ -23,7 +24,14 @@ constexpr int kMaxMessageBytes = 80 << 20;
 using Reactor = grpc::ClientBidiReactor<v1::PeerRequest, v1::PeerReply>;
 using Outbox = StreamOutbox<Reactor, v1::PeerReply, v1::PeerRequest>;
 
-std::shared_ptr<grpc::Channel> MakeChannel(const PeerAddress& address) {
+// By certificate the other end must be the node we mean: a reused port is never mistaken for it.
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const PeerAddress& address,
+                                                         const TlsSource& tls) {
+  if (!tls) return grpc::InsecureChannelCredentials();
+  return MakeChannelCredentials(*tls(), {CertificateIdentity::Agent(address.node_name)});
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const PeerAddress& address, const TlsSource& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A connection of its own: a stream must not share the fate of another's.
@@ -32,7 +40,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const PeerAddress& address) {
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   return grpc::CreateCustomChannel(FormatAddress({address.host, address.grpc_port}),
-                                   grpc::InsecureChannelCredentials(), arguments);
+                                   CredentialsFor(address, tls), arguments);
 }
 
 // Streams that gRPC still holds, and ended ones. The last channel to go joins gRPC's callback
@@ -85,17 +93,17 @@ class StreamHandle final : public PeerStream {
 class StreamCall final : public Reactor {
  public:
   StreamCall(std::shared_ptr<PeerSession> session, std::uint64_t generation,
-             std::shared_ptr<StreamCount> count, const PeerAddress& address)
+             std::shared_ptr<StreamCount> count, const PeerAddress& address, const TlsSource& tls)
       : handle_(std::make_shared<StreamHandle>(*this)),
         session_(std::move(session)),
         generation_(generation),
         count_(std::move(count)),
-        stub_(v1::Peer::NewStub(MakeChannel(address))) {}
+        stub_(v1::Peer::NewStub(MakeChannel(address, tls))) {}
 
   std::shared_ptr<StreamHandle> Start(const std::string& token) {
     count_->Enter();
     std::shared_ptr<StreamHandle> handle = handle_;
-    context_.AddMetadata("authorization", "Bearer " + token);
+    if (!token.empty()) context_.AddMetadata("authorization", "Bearer " + token);
     stub_->async()->Session(&context_, this);
     AddHold();  // writes come from outside reactions; given back by End
     StartRead(&in_);
@@ -157,12 +165,17 @@ struct GrpcPeerConnector::Shared {
 
 namespace {
 
+BulkClient::Options BulkOptionsFor(BulkClient::Options options, const PeerAddress& address) {
+  options.peer_identity = CertificateIdentity::Agent(address.node_name).ToString();
+  return options;
+}
+
 class GrpcPeerLink final : public PeerLink {
  public:
   GrpcPeerLink(std::shared_ptr<GrpcPeerConnector::Shared> shared, const PeerAddress& address)
       : shared_(std::move(shared)),
         bulk_(std::make_shared<BulkClient>(
-            shared_->options.bulk,
+            BulkOptionsFor(shared_->options.bulk, address),
             BulkClient::Environment{shared_->environment.loops, shared_->environment.timer,
                                     shared_->environment.clock, shared_->environment.metrics})) {
     const GrpcPeerConnector::Options& from = shared_->options;
@@ -174,10 +187,10 @@ class GrpcPeerLink final : public PeerLink {
     options.first_retry = from.first_retry;
     options.last_retry = from.last_retry;
     options.max_requests = from.max_requests;
-    options.open_stream = [address, token = from.token, streams = shared_->streams](
+    options.open_stream = [address, token = from.token, tls = from.tls, streams = shared_->streams](
                               std::shared_ptr<PeerSession> session, std::uint64_t generation) {
-      auto* call = new StreamCall(std::move(session), generation, streams, address);
-      return call->Start(token());
+      auto* call = new StreamCall(std::move(session), generation, streams, address, tls);
+      return call->Start(tls ? "" : token());
     };
     PeerSession::Environment environment;
     environment.timer = shared_->environment.timer;

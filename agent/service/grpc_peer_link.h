@@ -16,6 +16,7 @@
 
 #include "agent/cluster/peer_link.h"
 #include "agent/service/bulk_client.h"
+#include "common/certificate.h"
 #include "common/metrics.h"
 #include "common/timer.h"
 #include "transport/event_loop.h"
@@ -26,7 +27,8 @@ class GrpcPeerConnector final : public PeerConnector {
  public:
   struct Options {
     PeerIdentity self;
-    std::function<std::string()> token;  // the admin tenant's, as of now
+    std::function<std::string()> token;  // the admin tenant's, as of now; not used with `tls`
+    TlsSource tls = nullptr;             // none: in clear
     std::chrono::milliseconds keepalive{250};
     std::chrono::milliseconds down_after{1'000};
     std::chrono::milliseconds first_retry{100};

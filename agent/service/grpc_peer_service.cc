@@ -12,6 +12,7 @@
 #include "agent/service/peer_codec.h"
 #include "agent/service/serial_queue.h"
 #include "agent/service/stream_outbox.h"
+#include "api/grpc_tls.h"
 #include "common/leash.h"
 #include "common/log.h"
 #include "kvfabric/v1/peer.grpc.pb.h"
@@ -61,8 +62,10 @@ void Finish(Outbox& outbox, const Status& status, bool drain) {
 // One session. Lives until its stream is done and the last answer has been given.
 class Body : public std::enable_shared_from_this<Body> {
  public:
-  Body(std::shared_ptr<Shared> shared, Reactor& reactor)
+  // `proven`: the node whose certificate the caller has; nullopt where tokens are enough.
+  Body(std::shared_ptr<Shared> shared, Reactor& reactor, std::optional<std::string> proven)
       : shared_(std::move(shared)),
+        proven_(std::move(proven)),
         outbox_(reactor, shared_->options.max_replies),
         queue_(std::make_shared<SerialQueue>(*shared_->environment.executor,
                                              shared_->options.max_waiting)),
@@ -209,9 +212,14 @@ class Body : public std::enable_shared_from_this<Body> {
     if (hello.node_name().empty() || hello.agent_uid().empty()) {
       return InvalidArgument("peer session: hello without an identity");
     }
+    if (proven_ && *proven_ != hello.node_name()) {
+      return PermissionDenied("peer session: says it is " + hello.node_name() +
+                              ", its certificate is that of " + *proven_);
+    }
     session_ = shared_->environment.handler->OnSessionOpen(
         {hello.node_name(), hello.agent_uid(), hello.boot_epoch()});
-    token_ = shared_->environment.bulk->AddSession(*session_);
+    token_ = shared_->environment.bulk->AddSession(
+        *session_, proven_ ? CertificateIdentity::Agent(*proven_).ToString() : std::string());
     peer_name_ = hello.node_name();
     keepalive_session_.store(*session_ + 1, std::memory_order_release);
     LogInfo("peer session opened", {{"peer", peer_name_}, {"boot_epoch", hello.boot_epoch()}});
@@ -289,6 +297,7 @@ class Body : public std::enable_shared_from_this<Body> {
   }
 
   const std::shared_ptr<Shared> shared_;
+  const std::optional<std::string> proven_;
   Outbox outbox_;
   const std::shared_ptr<SerialQueue> queue_;
   v1::PeerRequest in_;                        // the stream's reactions only
@@ -304,8 +313,8 @@ class Body : public std::enable_shared_from_this<Body> {
 
 class AnsweringStream final : public Reactor {
  public:
-  explicit AnsweringStream(const std::shared_ptr<Shared>& shared)
-      : body_(std::make_shared<Body>(shared, *this)) {
+  AnsweringStream(const std::shared_ptr<Shared>& shared, std::optional<std::string> proven)
+      : body_(std::make_shared<Body>(shared, *this, std::move(proven))) {
     body_->Begin();
   }
 
@@ -353,16 +362,29 @@ class GrpcPeerService::Service final : public v1::Peer::CallbackService {
     if (!shared_->serving.load(std::memory_order_relaxed)) {
       return new RefusedStream(Unavailable("peer session: this agent does not serve yet"));
     }
-    const auto tenant = shared_->options.tenant_of_token(BearerToken(*context));
-    if (!tenant) return new RefusedStream(Unauthenticated("peer session: unknown token"));
-    if (*tenant != kAdminTenant) {
-      return new RefusedStream(
-          PermissionDenied("peer session: needs the admin token (is " + *tenant + "'s)"));
-    }
-    return new AnsweringStream(shared_);
+    Result<std::optional<std::string>> proven = Authorize(*context);
+    if (!proven.ok()) return new RefusedStream(proven.status());
+    return new AnsweringStream(shared_, std::move(*proven));
   }
 
  private:
+  // The node that the caller proved to be.
+  Result<std::optional<std::string>> Authorize(const grpc::CallbackServerContext& context) const {
+    if (shared_->options.certificates) {
+      const auto caller = CallerIdentity(context);
+      if (!caller) return Unauthenticated("peer session: needs an agent's certificate");
+      if (caller->role != CertificateIdentity::Role::kAgent) {
+        return PermissionDenied("peer session: is for agents (the caller is " + caller->ToString() +
+                                ")");
+      }
+      return std::optional<std::string>(caller->name);
+    }
+    const auto tenant = shared_->options.tenant_of_token(BearerToken(context));
+    if (!tenant) return Unauthenticated("peer session: unknown token");
+    if (*tenant == kAdminTenant) return std::optional<std::string>();
+    return PermissionDenied("peer session: needs the admin token (is " + *tenant + "'s)");
+  }
+
   void EndSilent() {
     std::vector<std::shared_ptr<Body>> bodies;
     {

@@ -31,6 +31,8 @@ class GrpcPeerService {
   struct Options {
     PeerIdentity self;
     TenantOfToken tenant_of_token;
+    // Callers prove which agent they are by certificate; tokens are not looked at.
+    bool certificates = false;
     std::size_t max_waiting = 1024;
     std::size_t max_replies = 8192;
     std::chrono::milliseconds silence{10'000};

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <utility>
 
+#include "api/grpc_tls.h"
 #include "common/unique_fd.h"
 
 namespace kvfabric {
@@ -52,6 +53,7 @@ Status ProbeAddress(const ListenAddress& listen) {
 }  // namespace
 
 struct GrpcServer::State {
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // outlives the server
   std::unique_ptr<grpc::Server> server;
   int port = 0;
   bool stopped = false;
@@ -65,8 +67,9 @@ Result<std::unique_ptr<GrpcServer>> GrpcServer::Start(const Options& options,
   KVF_RETURN_IF_ERROR(ProbeAddress(options.listen));
   auto state = std::make_unique<State>();
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(FormatAddress(options.listen), grpc::InsecureServerCredentials(),
-                           &state->port);
+  state->credentials =
+      options.tls ? MakeServerCredentials(options.tls) : grpc::InsecureServerCredentials();
+  builder.AddListeningPort(FormatAddress(options.listen), state->credentials, &state->port);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 16'777'215);
   // A client that is gone without a FIN is noticed, and its session's leases end.

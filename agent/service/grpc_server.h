@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/service/agent_config.h"
+#include "common/certificate.h"
 #include "common/clock.h"
 #include "common/status.h"
 
@@ -27,6 +28,7 @@ class GrpcServer {
     ListenAddress listen;
     std::size_t max_message_bytes = std::size_t{80} << 20U;
     std::size_t memory_quota_bytes = std::size_t{512} << 20U;
+    TlsSource tls = nullptr;  // none: in clear
   };
 
   // FAILED_PRECONDITION when the port is taken, with the address in the text.

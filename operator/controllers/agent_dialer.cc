@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "api/grpc_tls.h"
 #include "kvfabric/v1/control.grpc.pb.h"
 
 namespace kvfabric {
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::uint32_t kVersion = 1;
 constexpr std::size_t kMaxRefusalBytes = 1024;
+constexpr std::size_t kMaxRequestBytes = 16'384;
 
 AgentReport DecodeReport(const v1::Heartbeat& from) {
   AgentReport out;
@@ -31,6 +33,9 @@ AgentReport DecodeReport(const v1::Heartbeat& from) {
   const v1::DrainProgress& drain = from.drain();
   out.drain = {drain.active(),      drain.done(),           drain.moved_blocks(),
                drain.moved_bytes(), drain.dropped_blocks(), drain.remaining_blocks()};
+  if (from.has_tls()) {
+    out.tls = {from.tls().own_certificate(), from.tls().expires_s(), from.tls().trusted()};
+  }
   return out;
 }
 
@@ -55,6 +60,15 @@ void EncodePool(const AgentPoolConfig& from, v1::PoolConfig* to) {
   to->set_drain_timeout_s(static_cast<std::uint32_t>(from.drain_timeout.count()));
   to->set_lookup_deadline_ms(static_cast<std::uint32_t>(from.lookup_deadline.count()));
   to->set_paused(from.paused);
+  to->set_clear_bulk(from.clear_bulk);
+}
+
+// An agent that has no certificate of its own yet answers with the one all agents start with.
+std::shared_ptr<grpc::ChannelCredentials> CredentialsFor(const AgentTarget& target,
+                                                         const TlsSource& tls) {
+  if (!tls) return grpc::InsecureChannelCredentials();
+  return MakeChannelCredentials(*tls(), {CertificateIdentity::Agent(target.node_name),
+                                         {CertificateIdentity::Role::kBootstrap, ""}});
 }
 
 // Both enums have gRPC's seventeen codes.
@@ -76,8 +90,8 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
     // Each dial connects now; the pace of dialling is the registry's.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     stub_ = v1::Control::NewStub(grpc::CreateCustomChannel(
-        target.ToString(), grpc::InsecureChannelCredentials(), arguments));
-    context_.AddMetadata("authorization", "Bearer " + shared_->admin_token);
+        target.ToString(), CredentialsFor(target, shared_->tls), arguments));
+    if (!shared_->tls) context_.AddMetadata("authorization", "Bearer " + shared_->admin_token);
   }
 
   void Start() {
@@ -106,6 +120,13 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
     MutexLock lock(mu_);
     if (pools.has_value()) pools_ = std::move(pools);
     if (drain.has_value()) drain_ = std::move(drain);
+    WriteNext();
+  }
+  void SendCertificate(v1::ControlDown certificate) EXCLUDES(mu_) {
+    MutexLock lock(mu_);
+    // A bundle alone does not take the place of a certificate that waits, which has one too.
+    const bool alone = certificate.certificate().certificate().empty();
+    if (!alone || !certificate_.has_value()) certificate_ = std::move(certificate);
     WriteNext();
   }
   void SendMap(const std::string& pool_uid, v1::ControlDown map) EXCLUDES(mu_) {
@@ -171,6 +192,10 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
       listener_->OnIntroduction({hello.node_name(), hello.agent_uid(), hello.boot_epoch(),
                                  hello.version(), hello.zone()});
     }
+    if (in_.has_certificate_request() &&
+        in_.certificate_request().request().size() <= kMaxRequestBytes) {
+      listener_->OnCertificateRequest(in_.certificate_request().request());
+    }
     if (in_.has_heartbeat()) listener_->OnReport(DecodeReport(in_.heartbeat()));
   }
 
@@ -179,12 +204,15 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
     this->RemoveHold();
   }
 
-  // Hello, pools, maps, drain: an agent knows its pools before it gets their maps.
+  // Hello, certificate, pools, maps, drain: an agent knows its pools before it gets their maps.
   void WriteNext() REQUIRES(mu_) {
     if (writing_ || closed_) return;
     if (hello_.has_value()) {
       out_ = std::move(*hello_);
       hello_.reset();
+    } else if (certificate_.has_value()) {
+      out_ = std::move(*certificate_);
+      certificate_.reset();
     } else if (pools_.has_value()) {
       out_ = std::move(*pools_);
       pools_.reset();
@@ -214,6 +242,7 @@ class Stream final : public grpc::ClientBidiReactor<v1::ControlDown, v1::Control
   bool writing_ GUARDED_BY(mu_) = false;
   bool closed_ GUARDED_BY(mu_) = false;
   std::optional<v1::ControlDown> hello_ GUARDED_BY(mu_);
+  std::optional<v1::ControlDown> certificate_ GUARDED_BY(mu_);
   std::optional<v1::ControlDown> pools_ GUARDED_BY(mu_);
   std::map<std::string, v1::ControlDown> maps_ GUARDED_BY(mu_);  // by pool uid
   std::optional<v1::ControlDown> drain_ GUARDED_BY(mu_);
@@ -247,6 +276,12 @@ class GrpcLink final : public AgentLink {
     message.mutable_drain()->set_deadline_s(static_cast<std::uint32_t>(deadline.count()));
     stream_->Send(std::nullopt, std::move(message));
   }
+  void SendCertificate(const std::string& certificate, const std::string& trusted) override {
+    v1::ControlDown message;
+    message.mutable_certificate()->set_certificate(certificate);
+    message.mutable_certificate()->set_trusted(trusted);
+    stream_->SendCertificate(std::move(message));
+  }
 
  private:
   const std::shared_ptr<Stream> stream_;
@@ -254,8 +289,11 @@ class GrpcLink final : public AgentLink {
 
 }  // namespace
 
-GrpcAgentDialer::GrpcAgentDialer(std::string admin_token)
-    : streams_(std::make_shared<AgentStreams>(std::move(admin_token))) {}
+GrpcAgentDialer::GrpcAgentDialer(std::string admin_token, TlsSource tls, MetricsRegistry* metrics)
+    : handshakes_(metrics != nullptr
+                      ? std::make_unique<HandshakeWatch>(*metrics, "kvfabric_operator")
+                      : nullptr),
+      streams_(std::make_shared<AgentStreams>(std::move(admin_token), std::move(tls))) {}
 
 GrpcAgentDialer::~GrpcAgentDialer() {
   std::vector<std::shared_ptr<void>> ended;

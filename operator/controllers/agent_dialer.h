@@ -1,7 +1,8 @@
 #pragma once
 
-// GrpcAgentDialer opens kvfabric.v1.Control streams to agents. In part 1 in clear with a bearer
-// token (loopback only); part 2 puts mTLS under it.
+// GrpcAgentDialer opens kvfabric.v1.Control streams to agents, over mTLS: the agent must prove to
+// be the node it is dialled as, or have the bootstrap certificate. Without a source of certificates
+// in clear with a bearer token (loopback only).
 //
 // One thread dials and sends; gRPC's threads only take over bytes and tell the listener. The
 // destructor waits until every stream has ended.
@@ -12,15 +13,21 @@
 #include <utility>
 #include <vector>
 
+#include "common/certificate.h"
 #include "common/mutex.h"
 #include "operator/controllers/agent_link.h"
 
 namespace kvfabric {
 
+class HandshakeWatch;
+class MetricsRegistry;
+
 // What a dialer and its streams share.
 struct AgentStreams {
-  explicit AgentStreams(std::string token) : admin_token(std::move(token)) {}
+  AgentStreams(std::string token, TlsSource source)
+      : admin_token(std::move(token)), tls(std::move(source)) {}
   const std::string admin_token;
+  const TlsSource tls;  // none: in clear
   Mutex mu;
   CondVar changed;
   std::size_t open GUARDED_BY(mu) = 0;
@@ -32,7 +39,9 @@ struct AgentStreams {
 
 class GrpcAgentDialer final : public AgentDialer {
  public:
-  explicit GrpcAgentDialer(std::string admin_token);
+  // `metrics`: counts refused handshakes; may be null.
+  explicit GrpcAgentDialer(std::string admin_token, TlsSource tls = nullptr,
+                           MetricsRegistry* metrics = nullptr);
   ~GrpcAgentDialer() override;
   GrpcAgentDialer(const GrpcAgentDialer&) = delete;  // counts its streams
   GrpcAgentDialer& operator=(const GrpcAgentDialer&) = delete;
@@ -41,6 +50,7 @@ class GrpcAgentDialer final : public AgentDialer {
                                   std::shared_ptr<AgentLinkListener> listener) override;
 
  private:
+  const std::unique_ptr<HandshakeWatch> handshakes_;  // null without metrics
   const std::shared_ptr<AgentStreams> streams_;
 };
 

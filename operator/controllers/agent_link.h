@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,12 @@ struct AgentDrainReport {
   std::uint64_t dropped_blocks = 0;
   std::uint64_t remaining_blocks = 0;
 };
+// What an agent proves itself with; nothing where it speaks in clear.
+struct AgentTlsReport {
+  bool own_certificate = false;
+  std::int64_t expires_s = 0;  // unix time
+  std::string trusted;         // fingerprint of its bundle
+};
 struct AgentReport {
   std::uint64_t boot_epoch = 0;
   bool recovering = false;
@@ -64,6 +71,7 @@ struct AgentReport {
   std::uint64_t arena_bytes = 0;
   std::vector<AgentPoolReport> pools;
   AgentDrainReport drain;
+  std::optional<AgentTlsReport> tls;
 
   const AgentPoolReport* FindPool(const std::string& uid) const {
     for (const AgentPoolReport& pool : pools) {
@@ -95,6 +103,7 @@ struct AgentPoolConfig {
   std::chrono::seconds drain_timeout{0};
   std::chrono::milliseconds lookup_deadline{0};
   bool paused = false;
+  bool clear_bulk = false;  // transport Disabled
   bool operator==(const AgentPoolConfig&) const = default;
 };
 
@@ -107,6 +116,8 @@ class AgentLinkListener {
   virtual void OnReport(AgentReport report) = 0;
   // `known_term`: the highest the agent has seen of our Lease, 0 when it did not say.
   virtual void OnRefused(std::string why, std::uint64_t known_term) = 0;
+  // PEM, PKCS #10: it wants a certificate of its own.
+  virtual void OnCertificateRequest(std::string request) = 0;
   // Last call: the stream has ended.
   virtual void OnClosed(Status why) = 0;
 };
@@ -123,6 +134,8 @@ class AgentLink {
   virtual void SendMap(const std::string& pool_uid, std::shared_ptr<const std::string> map) = 0;
   // `deadline` 0 = each pool's drainTimeout.
   virtual void SendDrain(bool draining, std::chrono::seconds deadline) = 0;
+  // PEM. An empty certificate: the bundle alone.
+  virtual void SendCertificate(const std::string& certificate, const std::string& trusted) = 0;
 };
 
 class AgentDialer {

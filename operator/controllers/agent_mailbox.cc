@@ -20,6 +20,9 @@ class AgentMailbox::Listener final : public AgentLinkListener {
       news.known_term = std::max(news.known_term, known_term);
     });
   }
+  void OnCertificateRequest(std::string request) override {
+    mailbox_.Post(link_, [&](AgentNews& news) { news.certificate_request = std::move(request); });
+  }
   void OnClosed(Status why) override {
     mailbox_.Post(link_, [&](AgentNews& news) { news.closed = std::move(why); });
   }

@@ -25,6 +25,7 @@ struct AgentNews {
   std::optional<AgentReport> report;
   std::optional<std::string> refused;
   std::uint64_t known_term = 0;  // highest that came with a refusal
+  std::optional<std::string> certificate_request;
   std::optional<Status> closed;
   Clock::TimePoint heard{};  // when the last of these came
 };

@@ -216,6 +216,9 @@ bool AgentRegistry::Handle(AgentLinkId id, AgentNews& news) {
       agent.heard = true;
       agent.report = std::move(news.report);
     }
+    if (news.certificate_request.has_value()) {
+      it->second.certificate_request = std::move(*news.certificate_request);
+    }
     if (news.refused.has_value() && !news.refused->empty()) {
       if (objections_[node] != *news.refused) {
         LogWarn("order refused by agent", {{"node", node}, {"reason", *news.refused}});
@@ -332,6 +335,47 @@ void AgentRegistry::WantMap(const std::string& node_name, const std::string& poo
   sent = map;
   at = now;
   link->stream->SendMap(pool_uid, std::move(map));
+}
+
+void AgentRegistry::WantTrust(const std::string& fingerprint, const std::string& trusted) {
+  const Clock::TimePoint now = clock_.Now();
+  for (auto& [id, link] : links_) {
+    if (link.node_name.empty()) continue;
+    const NodeAgent& agent = agents_.at(link.node_name);
+    if (!agent.report.has_value() || !agent.report->tls.has_value() ||
+        agent.report->tls->trusted == fingerprint) {
+      continue;
+    }
+    if (link.sent_trust == fingerprint && now - link.sent_trust_at < kSendAgainAfter) continue;
+    link.sent_trust = fingerprint;
+    link.sent_trust_at = now;
+    link.stream->SendCertificate("", trusted);
+  }
+}
+
+bool AgentRegistry::AllTrust(const std::string& fingerprint) const {
+  return std::all_of(agents_.begin(), agents_.end(), [&](const auto& entry) {
+    const NodeAgent& agent = entry.second;
+    // What is gone for good keeps nobody waiting; a pod that is there may come back as it was.
+    if (!agent.connected && (agent.pod.name.empty() || !PodExists(agent.pod))) return true;
+    return agent.connected && agent.report.has_value() &&
+           (!agent.report->tls.has_value() || agent.report->tls->trusted == fingerprint);
+  });
+}
+
+std::map<std::string, std::string> AgentRegistry::TakeCertificateRequests() {
+  std::map<std::string, std::string> taken;
+  for (auto& [id, link] : links_) {
+    if (link.node_name.empty() || link.certificate_request.empty()) continue;
+    taken[link.node_name] = std::exchange(link.certificate_request, {});
+  }
+  return taken;
+}
+
+void AgentRegistry::SendCertificate(const std::string& node_name, const std::string& certificate,
+                                    const std::string& trusted) {
+  Link* link = LinkOf(node_name);
+  if (link != nullptr) link->stream->SendCertificate(certificate, trusted);
 }
 
 void AgentRegistry::WantDrain(const std::string& node_name, bool draining) {

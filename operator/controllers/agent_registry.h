@@ -92,6 +92,15 @@ class AgentRegistry {
   void WantMap(const std::string& node_name, const std::string& pool_uid, std::uint64_t epoch,
                std::shared_ptr<const std::string> map);
   void WantDrain(const std::string& node_name, bool draining);
+  // Sent to every agent that speaks TLS and reports another bundle; again while it does.
+  void WantTrust(const std::string& fingerprint, const std::string& trusted);
+  // True when no agent that may be reached holds another bundle.
+  bool AllTrust(const std::string& fingerprint) const;
+
+  // Agents that have asked for a certificate since the last call; by node name.
+  std::map<std::string, std::string> TakeCertificateRequests();
+  void SendCertificate(const std::string& node_name, const std::string& certificate,
+                       const std::string& trusted);
 
  private:
   struct Link {
@@ -107,6 +116,9 @@ class AgentRegistry {
     std::map<std::string, std::pair<std::shared_ptr<const std::string>, Clock::TimePoint>>
         sent_maps;
     std::optional<bool> sent_drain;
+    std::string sent_trust;  // fingerprint
+    Clock::TimePoint sent_trust_at{};
+    std::string certificate_request;  // not answered yet
   };
   struct Dialling {
     kube::Backoff backoff;

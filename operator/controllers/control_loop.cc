@@ -194,6 +194,24 @@ void ControlLoop::ReconcileDue() {
   }
 }
 
+void ControlLoop::TendCertificates() {
+  Certificates* const certificates = environment_.certificates;
+  if (certificates == nullptr) return;
+  for (const auto& [node, request] : registry_->TakeCertificateRequests()) {
+    // For the node whose pod was dialled, never for a name in the request.
+    const auto made = certificates->Sign(request, node, registry_->Find(node)->target.host);
+    if (made.ok()) {
+      registry_->SendCertificate(node, *made, certificates->trusted());
+    } else {
+      LogWarn("certificate refused", {{"node", node}, {"reason", made.status().message()}});
+    }
+  }
+  const Status tended =
+      certificates->Step(registry_->AllTrust(certificates->trusted_fingerprint()));
+  if (!tended.ok()) LogWarn("certificates not renewed", {{"reason", tended.message()}});
+  registry_->WantTrust(certificates->trusted_fingerprint(), certificates->trusted());
+}
+
 void ControlLoop::Step() {
   nodes_->Step();
   pods_->Step();
@@ -210,6 +228,7 @@ void ControlLoop::Step() {
         EnqueueAll(options_.gather);
         CatchUpTerm();
       }
+      TendCertificates();
       ReconcileDue();
       if (environment_.elector->leading()) reconciler_->Push();
     }

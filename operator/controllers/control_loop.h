@@ -20,6 +20,7 @@
 #include "common/metrics.h"
 #include "common/mutex.h"
 #include "operator/controllers/agent_registry.h"
+#include "operator/controllers/certificates.h"
 #include "operator/controllers/pool_reconciler.h"
 #include "operator/kube/elector.h"
 #include "operator/kube/fenced_kube.h"
@@ -44,6 +45,7 @@ class ControlLoop {
     kube::Elector* elector = nullptr;
     const Clock* clock = nullptr;
     MetricsRegistry* metrics = nullptr;
+    Certificates* certificates = nullptr;  // null: agents speak in clear
   };
 
   ControlLoop(const Environment& environment, Options options);
@@ -79,6 +81,8 @@ class ControlLoop {
   // writing the Lease, so a leader that was deposed gains nothing by it.
   void CatchUpTerm();
   void ReconcileDue();
+  // Answers agents that want a certificate, spreads the bundle, moves a rotation on.
+  void TendCertificates();
   void EnqueueAll(Clock::Duration delay);
   void SetIdentityHold();
   void SetHeld();

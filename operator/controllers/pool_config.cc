@@ -15,6 +15,7 @@ std::optional<AgentPoolConfig> ConfigFor(const Pool& pool) {
   out.dram_capacity_bytes = dram->capacity_bytes;
   out.high_watermark_percent = dram->high_watermark_percent;
   out.low_watermark_percent = dram->low_watermark_percent;
+  out.clear_bulk = spec.security.transport == "Disabled";
   out.eviction_policy = "LRU";  // the only one built; Simplifications() and NotBuilt() say so
   out.slots = spec.sharding.slots;
   out.replicas = spec.sharding.replicas;

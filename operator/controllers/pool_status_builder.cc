@@ -24,6 +24,8 @@ struct Sums {
   std::uint64_t under_replicated_blocks = 0;
   std::uint32_t short_of_memory = 0;  // members with less than the pool asks for
   std::vector<std::string> troubles;  // at most a few, for a message
+  std::uint32_t in_clear = 0;         // serving members that speak no TLS
+  std::uint32_t uncertified = 0;      // serving members on the bootstrap certificate
   bool converged = true;
 };
 
@@ -69,6 +71,11 @@ void AddMember(const PoolFacts& facts, const TrackedMember& tracked, Sums* sums)
   }
   const NodeAgent* agent = facts.registry->Find(member.node_name);
   if (agent == nullptr || !agent->report.has_value()) return;
+  const std::optional<AgentTlsReport>& tls = agent->report->tls;
+  sums->in_clear += tls.has_value() ? 0U : 1U;
+  const bool own =
+      tls.has_value() && tls->own_certificate && tls->expires_s > facts.now_unix_us / 1'000'000;
+  sums->uncertified += tls.has_value() && !own ? 1U : 0U;
   const AgentPoolReport* report = agent->report->FindPool(facts.pool->meta.uid);
   if (report == nullptr) return;
   sums->total_bytes += report->capacity_bytes;
@@ -291,13 +298,31 @@ Condition CapacityOk(const Sums& sums) {
   return {"CapacityOK", ConditionStatus::kTrue, "Enough", "", "", 0};
 }
 
-Condition TlsReady(const PoolFacts& facts) {
-  if (facts.pool->spec.security.transport == "MTLS") {
-    return {"TLSReady", ConditionStatus::kFalse,
-            "NotBuilt", "transport MTLS runs as bearer tokens over clear loopback",
-            "",         0};
+Condition TlsReady(const PoolFacts& facts, const Sums& sums) {
+  if (facts.pool->spec.security.transport != "MTLS") {
+    return {"TLSReady", ConditionStatus::kTrue, "NotWanted", "transport is Disabled", "", 0};
   }
-  return {"TLSReady", ConditionStatus::kTrue, "NotWanted", "transport is Disabled", "", 0};
+  if (sums.in_clear > 0) {
+    return {"TLSReady",
+            ConditionStatus::kFalse,
+            "AgentsInClear",
+            std::to_string(sums.in_clear) +
+                " agents speak in clear: set tls.bootstrapDir in their agent.yaml",
+            "",
+            0};
+  }
+  if (sums.uncertified > 0) {
+    return {"TLSReady",
+            ConditionStatus::kFalse,
+            "CertificatesMissing",
+            std::to_string(sums.uncertified) + " agents wait for a certificate of their own",
+            "",
+            0};
+  }
+  if (facts.map == nullptr) {
+    return {"TLSReady", ConditionStatus::kUnknown, "NoShardMap", "waiting for agents", "", 0};
+  }
+  return {"TLSReady", ConditionStatus::kTrue, "Certified", "", "", 0};
 }
 
 void FillRebalance(const PoolFacts& facts, const Condition& progressing, PoolStatus* status) {
@@ -347,7 +372,7 @@ PoolStatus BuildPoolStatus(const PoolFacts& facts) {
   const Condition progressing = Progressing(facts, sums);
   for (Condition condition :
        {Ready(facts, sums), progressing, Degraded(facts, sums), Converged(facts, sums),
-        ConfigValid(facts), CapacityOk(sums), TlsReady(facts)}) {
+        ConfigValid(facts), CapacityOk(sums), TlsReady(facts, sums)}) {
     condition.observed_generation = pool.meta.generation;
     kube::SetCondition(status.conditions, std::move(condition), facts.now_unix_us);
   }

@@ -49,9 +49,6 @@ std::vector<std::string> Simplifications(const PoolSpec& spec) {
       out.push_back("tier " + tier.name + ": ReuseAware runs as leaf-first LRU");
     }
   }
-  if (spec.security.transport == "MTLS") {
-    out.emplace_back("transport MTLS runs as bearer tokens over clear loopback");
-  }
   // Taken and kept, not in force yet. A default that does nothing is not worth a word.
   const auto idle = [&](bool written, const char* text) {
     if (written) out.emplace_back(text);

@@ -2,6 +2,11 @@
 
 #include "api/grpc_tls.h"
 
+// Before gRPC, which brings macros of the same names along.
+// clang-format off
+#include "common/mutex.h"
+// clang-format on
+
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>

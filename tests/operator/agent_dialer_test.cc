@@ -32,6 +32,9 @@ class Listener final : public AgentLinkListener {
       known_terms.push_back(known_term);
     });
   }
+  void OnCertificateRequest(std::string request) override {
+    Note([&] { requests.push_back(std::move(request)); });
+  }
   void OnClosed(Status why) override {
     Note([&] { closed.push_back(std::move(why)); });
   }
@@ -50,6 +53,7 @@ class Listener final : public AgentLinkListener {
   std::vector<AgentReport> reports;
   std::vector<std::string> refusals;
   std::vector<std::uint64_t> known_terms;
+  std::vector<std::string> requests;
   std::vector<Status> closed;
 
  private:

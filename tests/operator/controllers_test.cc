@@ -32,7 +32,7 @@ TEST(Controllers, FormsAPoolOnTheAgentsThereAre) {
   EXPECT_EQ(cluster.condition("Progressing"), "False Settled");
   EXPECT_EQ(cluster.condition("ConfigValid"), "True ValidButSimpler");
   EXPECT_EQ(cluster.condition("CapacityOK"), "True Enough");
-  EXPECT_EQ(cluster.condition("TLSReady"), "False NotBuilt");
+  EXPECT_EQ(cluster.condition("TLSReady"), "False AgentsInClear");
   const PoolStatus status = cluster.pool().status;
   EXPECT_EQ(status.members, (MemberCounts{3, 3, 0, 0, 0}));
   EXPECT_EQ(status.slots, (SlotCounts{16384, 16384, 0, 0}));

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/certificate.h"
 #include "common/check.h"
 #include "operator/controllers/agent_link.h"
 #include "placement/shard_map_codec.h"
@@ -40,6 +41,10 @@ struct FakeAgent {
   std::map<std::string, ShardMap> maps;
   std::set<std::string> dropped_pools;  // every uid that was taken away
   bool draining = false;
+  bool speaks_tls = false;
+  std::string certificate_request;  // asked for until it has a certificate
+  std::string certificate;
+  std::string trusted;
   std::size_t pool_messages = 0;
   std::size_t map_messages = 0;
 };
@@ -99,6 +104,9 @@ class FakeDialer final : public AgentDialer {
         listener_->OnIntroduction(
             {agent->node_name, agent->agent_uid, agent->boot_epoch, "test", ""});
       }
+      if (agent->certificate.empty() && !agent->certificate_request.empty()) {
+        listener_->OnCertificateRequest(agent->certificate_request);
+      }
       listener_->OnReport(Report(*agent));
     }
 
@@ -115,6 +123,12 @@ class FakeDialer final : public AgentDialer {
         }
       }
       agent->pools = std::move(next);
+    }
+    void SendCertificate(const std::string& certificate, const std::string& trusted) override {
+      FakeAgent* agent = Reachable();
+      if (agent == nullptr) return;
+      if (!certificate.empty()) agent->certificate = certificate;
+      agent->trusted = trusted;
     }
     void SendMap(const std::string& pool_uid, std::shared_ptr<const std::string> bytes) override {
       FakeAgent* agent = Reachable();
@@ -155,6 +169,10 @@ class FakeDialer final : public AgentDialer {
       report.recovering = agent.recovering;
       report.ready = agent.ready;
       report.arena_bytes = agent.arena_bytes;
+      if (agent.speaks_tls) {
+        report.tls = {!agent.certificate.empty(), std::int64_t{1} << 40U,
+                      TrustFingerprint(agent.trusted)};
+      }
       report.drain.active = agent.draining;
       report.drain.done = agent.draining && agent.drain_done;
       for (const auto& [uid, pool] : agent.pools) {

@@ -185,9 +185,11 @@ TEST(OperatorFlags, NamesEveryFault) {
   }
   EXPECT_FALSE(ParseOperatorFlags({"--in-cluster"}).ok()) << "who may speak to the agents?";
   EXPECT_FALSE(ParseOperatorFlags({"--in-cluster", "--tokens", "/t", "--state-dir", "/d"}).ok());
-  EXPECT_FALSE(ParseOperatorFlags({"--in-cluster", "--tokens", "/t", "--namespace", "A/b"}).ok());
-  const auto cluster =
-      ParseOperatorFlags({"--kubeconfig", "/k", "--tokens=/t", "--namespace", "x"});
+  EXPECT_FALSE(ParseOperatorFlags(
+                   {"--in-cluster", "--tokens", "/t", "--tls-dir", "/c", "--namespace", "A/b"})
+                   .ok());
+  const auto cluster = ParseOperatorFlags(
+      {"--kubeconfig", "/k", "--tokens=/t", "--namespace", "x", "--tls-dir", "/c"});
   ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
   EXPECT_EQ(cluster->kubeconfig, "/k");
   EXPECT_EQ(cluster->ns, "x");

@@ -33,9 +33,10 @@ void OperatorCluster::StartOperator() {
   loop.registry.operator_id = election.identity;
   loop.registry.heartbeat = kBeat;
   metrics_ = std::make_unique<MetricsRegistry>();
-  loop_ = std::make_unique<ControlLoop>(
-      ControlLoop::Environment{script_.get(), &dialer, elector_.get(), &clock, metrics_.get()},
-      loop);
+  loop_ =
+      std::make_unique<ControlLoop>(ControlLoop::Environment{script_.get(), &dialer, elector_.get(),
+                                                             &clock, metrics_.get(), certificates},
+                                    loop);
 }
 
 void OperatorCluster::KillOperator() {

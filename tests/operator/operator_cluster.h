@@ -33,6 +33,7 @@ class OperatorCluster {
 
   FakeClock clock;
   FakeDialer dialer;
+  Certificates* certificates = nullptr;      // of operators started from now on
   std::function<Status(const char*)> fault;  // of the store; empty = none
   Faults faults;                             // of the API as the operator sees it
 

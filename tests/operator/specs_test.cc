@@ -155,7 +155,7 @@ TEST(NotBuilt, NamesWhatToWriteInstead) {
   const Pool plain = *DecodePool(PoolObject(
       std::string(kHead) + "spec: {tiers: [{name: d, type: DRAM, capacityPerNode: 1Gi}]}\n"));
   EXPECT_TRUE(NotBuilt(plain.spec).empty());
-  EXPECT_EQ(Simplifications(plain.spec).size(), 2U) << "ReuseAware and MTLS";
+  EXPECT_EQ(Simplifications(plain.spec).size(), 1U) << "ReuseAware";
 }
 
 TEST(Simplifications, NamesWhatIsTakenAndNotInForce) {

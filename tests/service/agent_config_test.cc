@@ -70,7 +70,7 @@ TEST(AgentConfig, NamesAllFaultsAtOnceWithPathValueRuleAndFix) {
   EXPECT_THAT(text, HasSubstr("config: nodeName: \"Bad_Name\": must be"));
   EXPECT_THAT(text, HasSubstr("config: stateDir: \"relative/dir\": must be an absolute path"));
   EXPECT_THAT(text, HasSubstr("config: tokensFile: is required: write"));
-  EXPECT_THAT(text, HasSubstr("config: localMode: \"false\": must be true"));
+  EXPECT_THAT(text, HasSubstr("config: localMode: \"false\": needs TLS: write tls.bootstrapDir"));
   EXPECT_THAT(text, HasSubstr("config: workers: \"many\": must be an integer"));
   EXPECT_THAT(text, HasSubstr("config: colour: unknown key: remove it, or use one of nodeName"));
   EXPECT_THAT(text, HasSubstr("config: listen.grpc: \"10.0.0.1:7070\": must be a loopback"));
@@ -119,6 +119,19 @@ TEST(AgentConfig, NamesTheFileInFaults) {
   EXPECT_THAT(LoadAgentConfig(path).status().message(), HasSubstr(path));
   std::ofstream(path) << kMinimal;
   EXPECT_TRUE(LoadAgentConfig(path).ok());
+}
+
+TEST(AgentConfig, ListensAnywhereOnlyWithTls) {
+  const std::string head =
+      "nodeName: n\nstateDir: /s\ntokensFile: /t\ndram:\n  arenaBytes: 1Gi\n"
+      "listen:\n  grpc: 10.0.0.1:7070\n  bulk: '[::]:7071'\n";
+  EXPECT_THAT(ParseAgentConfig(head).status().message(), HasSubstr("must be a loopback"));
+  const auto with_tls = ParseAgentConfig(head + "tls:\n  bootstrapDir: /tls\nlocalMode: false\n");
+  ASSERT_TRUE(with_tls.ok()) << with_tls.status().ToString();
+  EXPECT_EQ(with_tls->tls_bootstrap_dir, "/tls");
+  EXPECT_FALSE(with_tls->local_mode);
+  EXPECT_THAT(ParseAgentConfig(head + "tls:\n  bootstrapDir: tls\n").status().message(),
+              HasSubstr("config: tls.bootstrapDir: \"tls\": must be an absolute path"));
 }
 
 }  // namespace

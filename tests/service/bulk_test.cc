@@ -9,6 +9,7 @@
 #include "agent/service/bulk_client.h"
 #include "agent/service/bulk_messages.h"
 #include "agent/service/bulk_server.h"
+#include "tests/fakes/test_authority.h"
 #include "tests/service/test_node.h"
 #include "transport/plain_stream.h"
 
@@ -466,6 +467,111 @@ TEST(BulkMessages, RefuseWhatIsTruncatedOrTooLong) {
   for (std::size_t n = 0; n < body.size(); ++n) {
     EXPECT_FALSE(DecodeBulkFetch(AsBytes(body).first(n)).ok());
   }
+}
+
+// Both ends with certificates, as agents have them.
+struct TlsEnds {
+  TestAuthority ca;
+  std::shared_ptr<const TlsMaterial> at_holder = ca.Material(CertificateIdentity::Agent("holder"));
+  std::shared_ptr<const TlsMaterial> at_requester =
+      ca.Material(CertificateIdentity::Agent("requester"));
+  bool clear = false;  // pool p1 may travel in clear
+  BulkTls holder_tls{[this] { return at_holder; }, [this](const std::string&) { return clear; }};
+  BulkTls requester_tls{[this] { return at_requester; },
+                        [this](const std::string&) { return clear; }};
+
+  BulkServer::Options Server() {
+    BulkServer::Options options;
+    options.tls = &holder_tls;
+    return options;
+  }
+  BulkClient::Options Client(const std::string& expected = "holder") {
+    BulkClient::Options options;
+    options.tls = &requester_tls;
+    options.peer_identity = CertificateIdentity::Agent(expected).ToString();
+    return options;
+  }
+};
+
+TEST(BulkTlsTest, CarriesExactBytesAlsoAfterNewCertificates) {
+  TlsEnds ends;
+  Pair pair(ends.Server(), ends.Client());
+  pair.Open();
+  const std::string bytes = RandomBytes(3'000'001, 1);
+  pair.holder.Put(TestHeader("a"), bytes);
+  auto fetched = pair.Fetch({TestHeader("a"), TestHeader("b")});
+  ASSERT_TRUE(fetched.ok()) << fetched.status().ToString();
+  ASSERT_TRUE(fetched->blocks[0]);
+  EXPECT_EQ(AsText(fetched->blocks[0]->bytes()), bytes);
+  EXPECT_FALSE(fetched->blocks[1]);
+
+  // Of another CA altogether: connections live on, new ones take them.
+  const TestAuthority next("next CA");
+  pair.server_loop->RunSync(
+      [&] { ends.at_holder = next.Material(CertificateIdentity::Agent("holder")); });
+  pair.holder.Put(TestHeader("c"), bytes);
+  EXPECT_TRUE(pair.Fetch({TestHeader("c")})->blocks[0]);
+  pair.client_loop->RunSync(
+      [&] { ends.at_requester = next.Material(CertificateIdentity::Agent("requester")); });
+  pair.client->Open(2, *SocketAddress::Tcp("127.0.0.1", pair.server->port()), pair.token);
+  pair.holder.Put(TestHeader("d"), bytes);
+  fetched = pair.Fetch({TestHeader("d")});
+  ASSERT_TRUE(fetched.ok()) << fetched.status().ToString();
+  EXPECT_TRUE(fetched->blocks[0]);
+}
+
+TEST(BulkTlsTest, RefusesAHolderThatIsAnother) {
+  TlsEnds ends;
+  Pair pair(ends.Server(), ends.Client("somebody-else"));
+  pair.Open();
+  pair.holder.Put(TestHeader("a"), "bytes");
+  EXPECT_EQ(pair.Fetch({TestHeader("a")}, 100).status().code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST(BulkTlsTest, TokenOfOneAgentIsWorthNothingToAnother) {
+  TlsEnds ends;
+  Pair pair(ends.Server(), ends.Client());
+  pair.token = pair.server->AddSession(5, CertificateIdentity::Agent("third").ToString());
+  pair.Open();
+  pair.holder.Put(TestHeader("a"), "bytes");
+  EXPECT_EQ(pair.Fetch({TestHeader("a")}, 100).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_GE(Faults(pair.holder), 1);
+}
+
+TEST(BulkTlsTest, StrangersGetNothing) {
+  TlsEnds ends;
+  const TestAuthority stranger("stranger");
+  auto forged =
+      std::make_shared<TlsMaterial>(*stranger.Material(CertificateIdentity::Agent("requester")));
+  forged->trusted_pem = ends.ca.trusted();
+  ends.at_requester = forged;
+  Pair pair(ends.Server(), ends.Client());
+  pair.Open();
+  pair.holder.Put(TestHeader("a"), "bytes");
+  EXPECT_EQ(pair.Fetch({TestHeader("a")}, 100).status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_GE(Faults(pair.holder), 1);
+}
+
+TEST(BulkTlsTest, InClearTravelsOnlyWhatMay) {
+  TlsEnds ends;
+  {
+    Pair pair(ends.Server());  // a client without TLS
+    pair.Open();
+    pair.holder.Put(TestHeader("a"), "bytes");
+    const auto refused = pair.Fetch({TestHeader("a")}, 100);
+    EXPECT_FALSE(refused.ok() && refused->blocks[0]);
+    pair.server_loop->RunSync([&] { EXPECT_GE(Faults(pair.holder), 1); });  // it has closed by then
+  }
+  ends.clear = true;
+  Pair plain(ends.Server());
+  plain.Open();
+  plain.holder.Put(TestHeader("a"), "bytes");
+  EXPECT_TRUE(plain.Fetch({TestHeader("a")})->blocks[0]);
+  Pair both(ends.Server(),
+            ends.Client());  // opens connections in clear when the first is asked for
+  both.Open();
+  both.holder.Put(TestHeader("a"), "bytes");
+  EXPECT_TRUE(both.Fetch({TestHeader("a")})->blocks[0]);
 }
 
 }  // namespace
