@@ -104,7 +104,7 @@ class Kubectl(unittest.TestCase):
             self.must(f, "label", "kvp", "main", "team=a")
             self.assertEqual(self.field(f, "kvp", "main", ".metadata.annotations.note"), "one")
             self.must(f, "label", "kvp", "main", "team-")
-            self.assertEqual(self.field(f, "kvp", "main", ".metadata.labels"), "{}")
+            self.assertEqual(self.field(f, "kvp", "main", ".metadata.labels"), "")
             self.must(f, "patch", "kvp", "main", "--type=merge",
                       "-p", '{"spec":{"rebalance":{"joinRampPercent":20}}}')
             self.must(f, "patch", "kvp", "main", "--type=json", "-p",

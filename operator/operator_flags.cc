@@ -21,7 +21,7 @@ Usage: kvfabric-operator --state-dir DIR [flags]       of a local fabric
   --in-cluster             uses the pod's service account
   --kubeconfig FILE        uses its current context
   --namespace NAME         of the Lease and the agents' pods; default kvfabric-system
-  --tls-dir DIR            in a cluster: keeps the fabric's CA, and the bundle that agents start with
+  --tls-dir DIR            in a cluster: keeps the fabric's CA and the bundle agents start with
   --tokens FILE            lines `tenant token`, mode 0600; default DIR/tokens
   --listen 127.0.0.1:0     address of the Kubernetes API it serves; loopback, port 0 = any
   --metrics-listen HOST:0  address of /metrics, /livez and /readyz; default 127.0.0.1:0

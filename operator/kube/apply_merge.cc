@@ -32,7 +32,8 @@ void CollectFields(const MergeNode& node, const Json& value, FieldSet* out) {
     for (const auto& [name, member] : value.items()) {
       CollectFields(node.field(name), member, &out->Child(FieldEdge(name)));
     }
-  } else if (IsKeyed(node, value) && !value.empty()) {
+  } else if (IsKeyed(node, value)) {
+    // Nothing when it is empty: such a list is only its items.
     for (const Json& item : value) {
       FieldSet& child = out->Child(*ItemEdge(node, item));
       child.set_member();
@@ -104,6 +105,35 @@ void CompareParts(const MergeNode& node, const Json& before, const Json& after, 
   }
 }
 
+// Items that both have stand in the order of `config`, its new ones where it has them; the others
+// stay behind what they stood behind.
+Json MergeKeyed(const MergeNode& node, const Json& live, const Json& config) {
+  const auto there = ItemsByEdge(node, live);
+  const auto wanted = ItemsByEdge(node, config);
+  Json out = Json::array();
+  std::size_t next = 0;  // of `config`, not yet in `out`
+  const auto take = [&] {
+    const Json& item = config[next++];
+    const auto mine = there.find(*ItemEdge(node, item));
+    out.push_back(mine == there.end() ? item : MergeInto(node.item(), *mine->second, item));
+  };
+  const auto is_new = [&](const Json& item) { return there.count(*ItemEdge(node, item)) == 0; };
+  for (const Json& item : live) {
+    const std::string edge = *ItemEdge(node, item);
+    if (wanted.count(edge) == 0) {
+      out.push_back(item);
+      continue;
+    }
+    std::size_t shared = next;
+    while (shared < config.size() && is_new(config[shared])) ++shared;
+    // Another one is next: this one's turn comes in the order of `config`.
+    if (shared == config.size() || *ItemEdge(node, config[shared]) != edge) continue;
+    while (next <= shared) take();
+  }
+  while (next < config.size()) take();
+  return out;
+}
+
 Status CheckKeyed(const MergeNode& node, const Json& list) {
   std::set<std::string> seen;
   for (const Json& item : list) {
@@ -155,6 +185,7 @@ Status CheckLists(const MergeNode& node, const Json& config) {
 FieldSet FieldsOf(const MergeNode& node, const Json& value) {
   FieldSet out;
   CollectFields(node, value, &out);
+  out.DropEmpty();
   return out;
 }
 
@@ -175,17 +206,7 @@ Json MergeInto(const MergeNode& node, const Json& live, const Json& config) {
     return out;
   }
   if (!IsKeyed(node, live) || !IsKeyed(node, config)) return config;
-  Json out = Json::array();
-  const auto wanted = ItemsByEdge(node, config);
-  for (const Json& item : live) {
-    const auto it = wanted.find(*ItemEdge(node, item));
-    out.push_back(it == wanted.end() ? item : MergeInto(node.item(), item, *it->second));
-  }
-  const auto there = ItemsByEdge(node, live);
-  for (const Json& item : config) {
-    if (there.count(*ItemEdge(node, item)) == 0) out.push_back(item);
-  }
-  return out;
+  return MergeKeyed(node, live, config);
 }
 
 void Prune(const MergeNode& node, const FieldSet& last, const FieldSet& managed, Json& value) {

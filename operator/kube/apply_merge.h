@@ -21,7 +21,7 @@ std::optional<std::string> ItemEdge(const MergeNode& list, const Json& item);
 Status CheckLists(const MergeNode& node, const Json& config);
 
 // The fields that somebody who wrote `value` has said something about. Members of an object that
-// has members are not fields themselves; items of lists are.
+// has members are not fields themselves; items of lists are, empty objects too.
 FieldSet FieldsOf(const MergeNode& node, const Json& value);
 
 // Fields that are new, have another value, are gone.
@@ -32,8 +32,8 @@ struct Comparison {
 };
 Comparison Compare(const MergeNode& node, const Json& old_value, const Json& new_value);
 
-// `live` with everything that `config` says. Lists that are sets or maps keep their order, new
-// items at the end.
+// `live` with everything that `config` says. Of lists that are sets or maps the items of `config`
+// stand in its order, the others stay behind what they stood behind.
 Json MergeInto(const MergeNode& node, const Json& live, const Json& config);
 
 // Removes from `value` what is in `last` and no longer in `managed`: a member with nothing managed

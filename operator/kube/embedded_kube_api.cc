@@ -1,10 +1,7 @@
 #include "operator/kube/embedded_kube_api.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <utility>
 
 #include "common/log.h"
@@ -12,44 +9,11 @@
 #include "operator/kube/json.h"
 #include "operator/kube/managed_fields.h"
 #include "operator/kube/object_patch.h"
+#include "operator/kube/object_rules.h"
 #include "operator/kube/timestamp.h"
 
 namespace kvfabric::kube {
 namespace {
-
-// Random, version 4.
-std::string MakeUid() {
-  std::random_device device;
-  std::array<std::uint32_t, 4> word{device(), device(), device(), device()};
-  word[1] = (word[1] & 0xFFFF0FFFU) | 0x00004000U;
-  word[2] = (word[2] & 0x3FFFFFFFU) | 0x80000000U;
-  std::array<char, 40> text{};
-  std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", word[0], word[1] >> 16U,
-                word[1] & 0xFFFFU, word[2] >> 16U, word[2] & 0xFFFFU, word[3]);
-  return text.data();
-}
-
-// What generation counts: everything but metadata and status.
-bool SameSpec(const Json& a, const Json& b) {
-  const auto without = [](Json value) {
-    value.erase("metadata");
-    value.erase("status");
-    return value;
-  };
-  return without(a) == without(b);
-}
-
-// Fields of metadata that are the API's own: they come from the stored object.
-void KeepSystemFields(const Json& old_metadata, Json& metadata) {
-  for (const char* key : {"uid", "creationTimestamp", "generation", "resourceVersion"}) {
-    if (const Json* value = kube::Find(old_metadata, key); value != nullptr) {
-      metadata[key] = *value;
-    } else {
-      metadata.erase(key);
-    }
-  }
-  for (const char* key : {"managedFields", "selfLink", "deletionTimestamp"}) metadata.erase(key);
-}
 
 Result<Object> Reparse(Kind kind, const Json& root) { return ParseObject(kind, DumpJson(root)); }
 
@@ -82,18 +46,6 @@ Status CheckManager(const std::string& manager) {
                            " bytes)");
   }
   return Status::Ok();
-}
-
-// A manager's intent: members that are null say nothing.
-void DropNulls(Json& value) {
-  if (value.is_object()) {
-    for (auto it = value.begin(); it != value.end();) {
-      it = it->is_null() ? value.erase(it) : std::next(it);
-    }
-  }
-  if (value.is_structured()) {
-    for (Json& member : value) DropNulls(member);
-  }
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ std::string Describe(const ManagedEntry& entry) {
   if (!entry.manager.subresource.empty()) {
     out += " with subresource \"" + entry.manager.subresource + "\"";
   }
-  return out + " using " + entry.api_version;
+  return entry.manager.apply ? out : out + " using " + entry.api_version;
 }
 
 // What others own of `changed`, told as causes.
@@ -156,7 +156,10 @@ Result<Json> ApplyConfig(const MergeNode& schema, const ApplyRequest& request, c
   KVF_RETURN_IF_ERROR(CheckLists(schema, config));
   const std::string api_version = ApiVersionOf(request.kind);
   if (entries.empty() && !live.empty()) {
-    entries.push_back({{kBeforeFirstApply, false, ""}, api_version, "", FieldsOf(schema, live)});
+    entries.push_back({{kBeforeFirstApply, false, ""},
+                       api_version,
+                       "",
+                       Compare(schema, Json::object(), live).added});
   }
   FieldSet last;
   ManagedEntry* mine = FindEntry(entries, request.manager);

@@ -62,6 +62,21 @@ TEST(ApplyMerge, ReplacesListsWithoutARule) {
             Parsed(R"({"data":{"list":[3]},"items":[{"name":"a","v":1},{"name":"b"}]})"));
 }
 
+TEST(ApplyMerge, ItemsStandInTheOrderOfTheConfig) {
+  const auto merged = [](const char* live, const char* config) {
+    return MergeInto(Schema(), {{"words", Parsed(live)}}, {{"words", Parsed(config)}})["words"];
+  };
+  EXPECT_EQ(merged(R"(["a","b"])", R"(["b","a"])"), Parsed(R"(["b","a"])"));
+  EXPECT_EQ(merged(R"(["x","a","y"])", R"(["n","a"])"), Parsed(R"(["x","n","a","y"])"));
+  EXPECT_EQ(merged(R"(["a","x","b"])", R"(["b","a"])"), Parsed(R"(["x","b","a"])"));
+  EXPECT_EQ(merged(R"(["a"])", R"(["n","m"])"), Parsed(R"(["a","n","m"])"));
+}
+
+TEST(ApplyMerge, EmptyKeyedListsAreNobodys) {
+  EXPECT_EQ(FieldsOf(Schema(), Parsed(R"({"words":[],"other":[],"o":{}})")).ToFieldsV1(),
+            Parsed(R"({"f:o":{},"f:other":{}})"));
+}
+
 TEST(ApplyMerge, FaultsOfListsAreNamed) {
   const Status missing = CheckLists(Schema(), Parsed(R"({"items":[{"v":1}]})"));
   EXPECT_EQ(missing.message(), "items: each item needs name");
