@@ -120,6 +120,8 @@ Result<std::optional<MapChange>> MapPlanner::Next(const Input& input) {
     change.remaining = plan.misplaced_remaining;
   }
   last_change_ = input.now;
+  // Until a look at the stored map finds nothing to do: the write of this one may yet fail.
+  unbalanced_ = true;
   change.map.term = input.term;
   change.map.epoch = epoch + 1;
   return std::optional<MapChange>(std::move(change));

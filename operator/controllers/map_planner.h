@@ -63,7 +63,8 @@ class MapPlanner {
 
   const Options options_;
   std::map<std::string, std::uint32_t> shares_;  // permille planned last, of joining members
-  // A new leader does not know whether its predecessor was done: it looks once.
+  // There may be slots to move for balance. A new leader does not know whether its predecessor was
+  // done: it looks once.
   bool unbalanced_ = true;
   std::uint32_t remaining_ = 0;
   std::optional<Clock::TimePoint> last_change_;
