@@ -6,7 +6,6 @@ machine. Used by one thread; ends what it started by pid.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import signal
 import subprocess
@@ -37,6 +36,15 @@ localMode: true
 """
 
 
+def install_crds(plane: ControlPlane) -> None:
+    """Until their names are taken."""
+    crds = ROOT / "api" / "crd"
+    plane.must("apply", "--server-side", "-f", str(crds / "kvcachepools.yaml"),
+               "-f", str(crds / "kvcacheshardmaps.yaml"))
+    plane.must("wait", "--for=condition=Established", "--timeout=30s",
+               "crd/kvcachepools.kvfabric.io", "crd/kvcacheshardmaps.kvfabric.io")
+
+
 class ClusterFabric:
     def __init__(self, plane: ControlPlane) -> None:
         self.plane = plane
@@ -50,11 +58,7 @@ class ClusterFabric:
         self._processes: dict[str, subprocess.Popen] = {}
 
     def __enter__(self) -> "ClusterFabric":
-        self.plane.must("apply", "--server-side", "-f", str(ROOT / "api" / "crd" /
-                                                            "kvcachepools.yaml"),
-                        "-f", str(ROOT / "api" / "crd" / "kvcacheshardmaps.yaml"))
-        self.plane.must("wait", "--for=condition=Established", "--timeout=30s",
-                        "crd/kvcachepools.kvfabric.io", "crd/kvcacheshardmaps.kvfabric.io")
+        install_crds(self.plane)
         self.plane.must("create", "namespace", SYSTEM)
         return self
 
@@ -181,7 +185,3 @@ class ClusterFabric:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines
                    if line.startswith((series + " ", series + "{")))
-
-
-def environment_with(**more: str) -> dict[str, str]:
-    return {**os.environ, **more}

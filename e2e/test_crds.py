@@ -9,6 +9,7 @@ import re
 import unittest
 from pathlib import Path
 
+from cluster_fabric import install_crds
 from fabric import wait_until
 from kubernetes.client import YAML, Client, Reply
 from kubernetes.cluster import ROOT, ControlPlane
@@ -34,10 +35,7 @@ def fast(method):
 
 def start_with_crds(test_class: type[unittest.TestCase]) -> tuple[ControlPlane, Client]:
     plane = test_class.enterClassContext(ControlPlane())
-    plane.must("apply", "--server-side", "-f", str(CRDS / "kvcachepools.yaml"),
-               "-f", str(CRDS / "kvcacheshardmaps.yaml"))
-    plane.must("wait", "--for=condition=Established", "--timeout=30s",
-               "crd/kvcachepools.kvfabric.io", "crd/kvcacheshardmaps.kvfabric.io")
+    install_crds(plane)
     plane.must("create", "namespace", "team-a")
     admin = plane.client()
     # Established says that the names are taken; the handler comes a moment later.

@@ -1,12 +1,13 @@
 """The operator on a real API server: it forms a pool, follows nodes, survives the server's faults
 and its own death, and writes nothing without cause."""
+import os
 import signal
 import subprocess
 import unittest
 
-from cluster_fabric import LEASE, MAP, POOL, ClusterFabric, environment_with
+from cluster_fabric import LEASE, MAP, POOL, ClusterFabric, install_crds
 from fabric import BIN, TIME_SCALE, wait_until
-from kubernetes.cluster import ROOT, ControlPlane
+from kubernetes.cluster import ControlPlane
 
 
 def start_fabric(test_class: type[unittest.TestCase], agents: int) -> ClusterFabric:
@@ -23,15 +24,11 @@ class Conformance(unittest.TestCase):
 
     def test_real_server_keeps_the_rules_of_the_embedded_one(self) -> None:
         with ControlPlane() as plane:
-            plane.must("apply", "--server-side", "-f", str(ROOT / "api" / "crd" /
-                                                           "kvcachepools.yaml"),
-                       "-f", str(ROOT / "api" / "crd" / "kvcacheshardmaps.yaml"))
-            plane.must("wait", "--for=condition=Established", "--timeout=30s",
-                       "crd/kvcachepools.kvfabric.io", "crd/kvcacheshardmaps.kvfabric.io")
+            install_crds(plane)
             done = subprocess.run(
                 [str(BIN / "kube_conformance_test"), "--gtest_filter=Http/*Cluster*"],
                 capture_output=True, text=True, timeout=300 * TIME_SCALE, check=False,
-                env=environment_with(KVF_TEST_KUBECONFIG=str(plane.admin_kubeconfig)))
+                env={**os.environ, "KVF_TEST_KUBECONFIG": str(plane.admin_kubeconfig)})
             self.assertEqual(done.returncode, 0, done.stdout[-4000:])
             self.assertRegex(done.stdout, r"\[  PASSED  \] [1-9][0-9]+ tests")
 

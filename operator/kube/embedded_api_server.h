@@ -49,7 +49,7 @@ class EmbeddedApiServer {
   EmbeddedApiServer& operator=(const EmbeddedApiServer&) = delete;
 
   std::uint16_t port() const;
-  // What kubectl and RemoteKube read: address, certificate, admin token. Keep it at mode 0600.
+  // What kubectl and HttpKube read: address, certificate, admin token. Keep it at mode 0600.
   std::string Kubeconfig() const;
 
  private:
